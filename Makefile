@@ -1,0 +1,51 @@
+# Ebb. `make help` lists the targets; `make demo` and `make test` need nothing
+# but Go, gcc, git and make.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+BIN := .bin
+export EBB_BIN := $(CURDIR)/$(BIN)
+
+include tools/tools.mk
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+.PHONY: help
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build ebb and ebb-worker into .bin/
+	@echo "build: ebb and ebb-worker (the first build compiles the Temporal server and takes some minutes)"
+	@go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebb ./starter
+	@go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebb-worker ./worker
+
+.PHONY: demo
+demo: build tools ## drain, scale down and upgrade a real control plane, four acts (KEEP=1 leaves it running)
+	@$(BIN)/ebb demo $(if $(KEEP),--keep)
+
+.PHONY: test
+test: build tools ## all tests: unit, workflows, replay, and end to end on the sandbox
+	@echo "test: unit, workflow and replay tests"
+	@go test ./activities/... ./internal/... ./workflows/... ./starter/... ./worker/... ./tests/replay/...
+	@echo "test: end to end on the sandbox (real kube-apiserver, etcd, SSH and Temporal)"
+	@go test -timeout 20m ./tests/e2e/...
+
+.PHONY: check
+check: lint-tools ## golangci-lint, workflowcheck, and go.mod as go mod tidy leaves it
+	@echo "check: golangci-lint"
+	@$(BIN)/golangci-lint run ./...
+	@echo "check: workflowcheck"
+	@$(BIN)/workflowcheck -config workflowcheck.yaml ./workflows/...
+	@echo "check: go mod tidy"
+	@go mod tidy -diff
+
+.PHONY: record
+record: build tools ## record the replay histories of tests/replay from real runs on the sandbox
+	@EBB_RECORD=$(CURDIR)/tests/replay/histories go test -count=1 -timeout 20m ./tests/e2e/...
+
+.PHONY: clean
+clean: ## remove .bin/
+	@rm -rf $(BIN)

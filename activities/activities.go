@@ -1,0 +1,44 @@
+// Package activities holds every side effect of an operation: what is read from
+// and written to a managed cluster, its nodes and its machines. An activity does
+// one thing, can be repeated, and says through its error whether trying again
+// can help (errors.go).
+package activities
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"ebb/internal/cluster"
+	"ebb/internal/clusterstate"
+)
+
+// Labels and annotations that Ebb reads and writes on nodes.
+const (
+	annotationCordonedBy  = "ebb/cordoned-by"    // operation ID; the cordon is that operation's own
+	annotationNodeVersion = "ebb/node-version"   // the version an upgrade finished on this node
+	labelManualUpgrade    = "ebb/manual-upgrade" // "true": the node is upgraded by hand and left out
+	labelControlPlane     = "node-role.kubernetes.io/control-plane"
+)
+
+// Engine tells about the operations of the Temporal engine that runs this worker.
+type Engine interface {
+	// Identity names the engine, the same after a restart.
+	Identity(ctx context.Context) (string, error)
+	// Closed reports whether an operation is over or unknown to the engine.
+	Closed(ctx context.Context, operation string) (bool, error)
+}
+
+// Activities are registered with the worker. In workflow code the struct is
+// only named for its methods and stays a nil pointer.
+type Activities struct {
+	Clusters *cluster.Registry
+	Engine   Engine
+	Log      *zap.Logger
+	Now      func() time.Time
+}
+
+func (a *Activities) store(c *cluster.Cluster) *clusterstate.Store {
+	return clusterstate.NewStore(c.Client, a.Now)
+}

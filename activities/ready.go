@@ -1,0 +1,114 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	core "k8s.io/api/core/v1"
+
+	"ebb/internal/cluster"
+	"ebb/internal/plan"
+)
+
+// steadyAnswers is how many good answers in a row, one each upgrade.steadyInterval, make
+// an API server steady after its node was upgraded. The new kubelet says Ready
+// within three seconds and re-creates the static pods some seconds later; the API
+// then refuses connections for two to ten seconds (measured on kubeadm 1.37.2).
+const steadyAnswers = 20
+
+// steadyTimeout is how long one of them may take.
+const steadyTimeout = 2 * time.Second
+
+// WaitReadyInput says what to wait for, and until when.
+type WaitReadyInput struct {
+	Cluster  string        `json:"cluster"`
+	Node     plan.Node     `json:"node"`
+	Version  string        `json:"version"` // the kubelet must report it
+	Steady   time.Duration `json:"steady"`  // between the answers that make an API server steady
+	Deadline time.Time     `json:"deadline"`
+}
+
+// WaitReadyResult is empty.
+type WaitReadyResult struct{}
+
+// WaitReady waits until a node is Ready and reports the version, and, after a
+// control plane, until the API server is steady. Past the deadline it is a
+// permanent error that says what the node looked like last.
+func (a *Activities) WaitReady(ctx context.Context, in WaitReadyInput) (WaitReadyResult, error) {
+	c, err := a.Clusters.Get(ctx, in.Cluster)
+	if err != nil {
+		return WaitReadyResult{}, permanent(TypeConfig, err)
+	}
+	bounded, cancel := context.WithDeadline(ctx, in.Deadline)
+	defer cancel()
+	seen := "not seen"
+	defer keepAlive(ctx, func() any { return nil })()
+
+	seen, err = waitNode(bounded, c, in)
+	if err == nil && in.Node.Role != plan.Worker {
+		seen, err = waitSteady(bounded, c, in.Steady)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return WaitReadyResult{}, ctx.Err()
+	case bounded.Err() != nil:
+		return WaitReadyResult{}, permanentf(TypeNotReady, "node %s is not Ready at %s by %s: %s",
+			in.Node.Name, plan.Canonical(in.Version), in.Deadline.Format(time.RFC3339), seen)
+	}
+	return WaitReadyResult{}, err
+}
+
+// waitNode waits on the cluster's node informer; it returns what it saw last.
+func waitNode(ctx context.Context, c *cluster.Cluster, in WaitReadyInput) (seen string, err error) {
+	w, err := c.Watch(ctx)
+	if err != nil {
+		return "the cluster cannot be watched: " + err.Error(), err
+	}
+	changes := w.Subscribe(in.Node.Name)
+	defer changes.Close()
+	for {
+		node := w.Node(in.Node.Name)
+		seen = "it is not in the cluster"
+		if node != nil {
+			seen = describe(node)
+			if nodeReady(node) && plan.SameVersion(node.Status.NodeInfo.KubeletVersion, in.Version) {
+				return seen, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return seen, ctx.Err()
+		case <-changes.C:
+		}
+	}
+}
+
+func describe(n *core.Node) string {
+	text := "its kubelet reports " + n.Status.NodeInfo.KubeletVersion
+	for _, condition := range n.Status.Conditions {
+		if condition.Type == core.NodeReady {
+			text += fmt.Sprintf(", Ready is %s (%s: %s)", condition.Status, condition.Reason, condition.Message)
+		}
+	}
+	return text
+}
+
+// waitSteady asks the API server until it has answered well often enough in a row.
+func waitSteady(ctx context.Context, c *cluster.Cluster, interval time.Duration) (seen string, err error) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for good := 0; good < steadyAnswers; {
+		body, err := c.Client.CoreV1().RESTClient().Get().AbsPath("/readyz").Timeout(steadyTimeout).DoRaw(ctx)
+		good++
+		if err != nil {
+			good, seen = 0, fmt.Sprintf("the API server is not steady: %v %s", err, tail(string(body), 200))
+		}
+		select {
+		case <-ctx.Done():
+			return seen, ctx.Err()
+		case <-ticker.C:
+		}
+	}
+	return "", nil
+}

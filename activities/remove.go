@@ -1,0 +1,83 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"ebb/internal/infra"
+	"ebb/internal/plan"
+)
+
+// MachineInput names a node and, through it, its machine.
+type MachineInput struct {
+	Cluster string    `json:"cluster"`
+	Node    plan.Node `json:"node"`
+}
+
+// MachineResult is the state of a machine.
+type MachineResult struct {
+	Down bool `json:"down"` // stopped or gone; false also when the provider cannot tell
+}
+
+// Machine asks the infrastructure whether the machine of a node is down.
+func (a *Activities) Machine(ctx context.Context, in MachineInput) (MachineResult, error) {
+	provider, err := a.provider(ctx, in.Cluster)
+	if err != nil {
+		return MachineResult{}, err
+	}
+	state, err := provider.State(ctx, machineOf(in.Cluster, in.Node))
+	if err != nil {
+		return MachineResult{}, fmt.Errorf("state of the machine of %s: %w", in.Node.Name, err)
+	}
+	return MachineResult{Down: state == infra.Stopped || state == infra.Gone}, nil
+}
+
+// DeleteNodeResult is empty.
+type DeleteNodeResult struct{}
+
+// DeleteNode removes a node from its cluster. A node that is gone, or that came
+// back as another one under the same name, is done.
+func (a *Activities) DeleteNode(ctx context.Context, in MachineInput) (DeleteNodeResult, error) {
+	c, err := a.Clusters.Get(ctx, in.Cluster)
+	if err != nil {
+		return DeleteNodeResult{}, permanent(TypeConfig, err)
+	}
+	uid := types.UID(in.Node.UID)
+	err = c.Client.CoreV1().Nodes().Delete(ctx, in.Node.Name, meta.DeleteOptions{Preconditions: &meta.Preconditions{UID: &uid}})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return DeleteNodeResult{}, fmt.Errorf("delete node %s: %w", in.Node.Name, err)
+	}
+	return DeleteNodeResult{}, nil
+}
+
+// DestroyMachineResult is empty.
+type DestroyMachineResult struct{}
+
+// DestroyMachine has the infrastructure destroy the machine of a node that has
+// left its cluster. A machine that is gone is done.
+func (a *Activities) DestroyMachine(ctx context.Context, in MachineInput) (DestroyMachineResult, error) {
+	provider, err := a.provider(ctx, in.Cluster)
+	if err != nil {
+		return DestroyMachineResult{}, err
+	}
+	if err := provider.Destroy(ctx, machineOf(in.Cluster, in.Node)); err != nil {
+		return DestroyMachineResult{}, fmt.Errorf("destroy the machine of %s: %w", in.Node.Name, err)
+	}
+	return DestroyMachineResult{}, nil
+}
+
+func (a *Activities) provider(ctx context.Context, name string) (infra.Provider, error) {
+	c, err := a.Clusters.Get(ctx, name)
+	if err != nil {
+		return nil, permanent(TypeConfig, err)
+	}
+	provider, err := c.Infra()
+	if err != nil {
+		return nil, permanent(TypeConfig, err)
+	}
+	return provider, nil
+}

@@ -1,0 +1,233 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.uber.org/zap"
+
+	"ebb/internal/nodessh"
+	"ebb/internal/plan"
+	"ebb/internal/scripts"
+)
+
+// Phases of a script on a node.
+const (
+	PhaseStage   = "stage"   // fetch what the upgrade needs; nothing that runs is changed
+	PhaseUpgrade = "upgrade" // upgrade the drained node
+	PhaseReset   = "reset"   // take a control plane out of etcd and off the node
+)
+
+// exitRetry is the exit code by which a script asks to be run again (EX_TEMPFAIL of sysexits.h).
+const exitRetry = 75
+
+// outputTail is how many bytes of output an error carries: what the CloudStack
+// drain helper settled on.
+const outputTail = 2000
+
+// stopGrace is how long a script that ran out of time gets after its SIGTERM.
+const stopGrace = 10 * time.Second
+
+// resetScript removes a control plane's etcd member and its static pods.
+// kubeadm is idempotent here: a node that was reset already has nothing to do.
+const resetScript = "#!/bin/sh\nexec kubeadm reset --force\n"
+
+// ScriptInput says which script to run where.
+type ScriptInput struct {
+	NodeInput
+	On       plan.Node `json:"on"`
+	Phase    string    `json:"phase"`
+	Target   string    `json:"target,omitempty"`
+	Attempt  int       `json:"attempt"` // 1 for the first; each attempt is a run of its own on the node
+	Deadline time.Time `json:"deadline"`
+}
+
+// ScriptResult is the end of a script.
+type ScriptResult struct {
+	Again  bool   `json:"again,omitempty"`  // it asked for a retry (exit 75)
+	Output string `json:"output,omitempty"` // the last 2,000 bytes
+}
+
+// scriptProgress is the heartbeat of a running script.
+type scriptProgress struct {
+	Offset int64  `json:"offset"` // bytes of output read so far
+	Output string `json:"output"` // the last 2,000 bytes of it
+}
+
+// RunScript runs a script on a node, detached and at most once for each
+// operation, node, phase and attempt: after a lost connection or a dead worker it
+// reattaches to the run that is there. A script that fails is a permanent error
+// with the end of its output; one that is past the deadline is stopped first.
+func (a *Activities) RunScript(ctx context.Context, in ScriptInput) (ScriptResult, error) {
+	target, settings, err := a.reach(ctx, in.Cluster, in.On)
+	if err != nil {
+		return ScriptResult{}, err
+	}
+	body := []byte(resetScript)
+	if in.Phase != PhaseReset {
+		if body, err = scripts.Load(settings.Upgrade.Script); err != nil {
+			return ScriptResult{}, permanent(TypeConfig, err)
+		}
+	}
+	run := &scriptRun{
+		target: target, log: a.Log.With(zap.String("operation", in.Operation), zap.String("node", in.Node), zap.String("phase", in.Phase)),
+		spec: nodessh.Run{
+			Dir:    path.Join(settings.SSH.RunDir, fmt.Sprintf("%s-%s-%s-%d", in.Operation, in.On.UID, in.Phase, in.Attempt)),
+			Script: body,
+			Env: map[string]string{
+				"EBB_PHASE": in.Phase, "EBB_ROLE": string(in.On.Role), "EBB_NODE": in.Node, "EBB_OPERATION": in.Operation,
+				"EBB_TARGET_VERSION": plan.Canonical(in.Target), "EBB_CURRENT_VERSION": plan.Canonical(in.On.Version),
+				"EBB_KUBEADM_FLAGS": strings.Join(settings.Upgrade.KubeadmFlags, " "), "EBB_BUNDLE_DIR": settings.Upgrade.BundleDir,
+			},
+		},
+	}
+	if activity.HasHeartbeatDetails(ctx) {
+		if err := activity.GetHeartbeatDetails(ctx, &run.progress); err != nil {
+			run.progress = scriptProgress{}
+		}
+	}
+	defer keepAlive(ctx, func() any { return run.snapshot() })()
+	status, err := run.toEnd(ctx, in.Deadline)
+	if err != nil {
+		return ScriptResult{}, err
+	}
+	return conclude(in, status, run.snapshot().Output)
+}
+
+// conclude turns the end of a run into the activity's result.
+func conclude(in ScriptInput, status nodessh.RunStatus, output string) (ScriptResult, error) {
+	what := fmt.Sprintf("script (%s) on node %s", in.Phase, in.Node)
+	switch {
+	case status.State == nodessh.RunLost:
+		return ScriptResult{}, permanentf(TypeScript, "%s was interrupted and did not end: did the machine restart? Output: %s", what, output)
+	case status.ExitCode == exitRetry:
+		return ScriptResult{Again: true, Output: output}, nil
+	case status.ExitCode != 0:
+		return ScriptResult{}, permanentf(TypeScript, "%s: exit status %d: %s", what, status.ExitCode, output)
+	}
+	return ScriptResult{Output: output}, nil
+}
+
+// scriptRun follows one run on one node over as many connections as it takes.
+type scriptRun struct {
+	target nodessh.Target
+	spec   nodessh.Run
+	log    *zap.Logger
+
+	mu       sync.Mutex
+	progress scriptProgress
+}
+
+func (r *scriptRun) snapshot() scriptProgress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.progress
+}
+
+func (r *scriptRun) read(chunk []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.log.Info("script", zap.ByteString("output", chunk))
+	r.progress.Offset += int64(len(chunk))
+	r.progress.Output = tail(r.progress.Output+string(chunk), outputTail)
+	return nil
+}
+
+// reconnectPause grows from its first to its last value between connections that fail.
+const (
+	reconnectFirst = 250 * time.Millisecond
+	reconnectLast  = 5 * time.Second
+)
+
+// toEnd starts the run, or finds it, and follows it until it ends.
+func (r *scriptRun) toEnd(ctx context.Context, deadline time.Time) (nodessh.RunStatus, error) {
+	bounded, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	pause := reconnectFirst
+	for {
+		status, err := r.attach(bounded)
+		switch {
+		case err == nil:
+			return status, nil
+		case ctx.Err() != nil:
+			return nodessh.RunStatus{}, ctx.Err()
+		case bounded.Err() != nil:
+			return nodessh.RunStatus{}, r.stop(ctx, deadline)
+		case nodessh.Permanent(err):
+			return nodessh.RunStatus{}, err
+		}
+		r.log.Warn("connection to the script lost, attaching again", zap.Error(err))
+		select {
+		case <-bounded.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, reconnectLast)
+	}
+}
+
+func (r *scriptRun) attach(ctx context.Context) (nodessh.RunStatus, error) {
+	client, err := nodessh.Dial(ctx, r.target)
+	if err != nil {
+		return nodessh.RunStatus{}, fmt.Errorf("node %s at %s: %w", r.target.Node, r.target.Address, err)
+	}
+	defer r.close(client)
+	if err := client.Start(ctx, r.spec); err != nil {
+		return nodessh.RunStatus{}, fmt.Errorf("start the script: %w", err)
+	}
+	return client.Follow(ctx, r.spec.Dir, r.snapshot().Offset, r.read)
+}
+
+// stop ends a run that is past its deadline. The node is only let go of once the
+// run is known to have ended.
+func (r *scriptRun) stop(ctx context.Context, deadline time.Time) error {
+	client, err := nodessh.Dial(ctx, r.target)
+	if err != nil {
+		return fmt.Errorf("stop the script that is past its deadline: node %s at %s: %w", r.target.Node, r.target.Address, err)
+	}
+	defer r.close(client)
+	status, err := client.Stop(ctx, r.spec.Dir, stopGrace)
+	if err != nil {
+		return fmt.Errorf("stop the script that is past its deadline: %w", err)
+	}
+	if status.State == nodessh.RunAbsent {
+		return permanentf(TypeScript, "the script on node %s could not be started before the deadline %s", r.target.Node, deadline.Format(time.RFC3339))
+	}
+	return permanentf(TypeScript, "the script on node %s did not end before the deadline %s and was stopped (exit status %d): %s",
+		r.target.Node, deadline.Format(time.RFC3339), status.ExitCode, r.snapshot().Output)
+}
+
+func (r *scriptRun) close(client *nodessh.Client) {
+	if err := client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		r.log.Debug("close the SSH connection", zap.Error(err))
+	}
+}
+
+// CheckVersionInput names a node and the version it should be at.
+type CheckVersionInput struct {
+	Cluster string    `json:"cluster"`
+	Node    plan.Node `json:"node"`
+	Version string    `json:"version"`
+}
+
+// CheckVersionResult is empty.
+type CheckVersionResult struct{}
+
+// CheckVersion asks the kubelet on the node itself for its version after an
+// upgrade; another version than the wanted one is a permanent error.
+func (a *Activities) CheckVersion(ctx context.Context, in CheckVersionInput) (CheckVersionResult, error) {
+	output, _, err := a.onNode(ctx, in.Cluster, in.Node, "kubelet --version 2>&1")
+	if err != nil {
+		return CheckVersionResult{}, err
+	}
+	if !plan.PrintsVersion(output, in.Version) {
+		return CheckVersionResult{}, permanentf(TypeVersion, "node %s: the script ended well but the kubelet is not at %s: %s",
+			in.Node.Name, plan.Canonical(in.Version), tail(strings.TrimSpace(output), 300))
+	}
+	return CheckVersionResult{}, nil
+}

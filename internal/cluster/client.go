@@ -1,0 +1,78 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"ebb/internal/config"
+)
+
+const (
+	userAgent = "ebb"
+	// dialTimeout is for the TCP connection alone: an API server that does not
+	// answer in that time is down, and the request is for its caller to repeat.
+	dialTimeout = 10 * time.Second
+	keepAlive   = 15 * time.Second
+	// requestTimeout is for one request that is not a watch. An eviction may take
+	// the API server 10 s (20 conflicts on a budget, 500 ms each).
+	requestTimeout = 30 * time.Second
+)
+
+func newClient(settings config.Cluster) (kubernetes.Interface, error) {
+	rest, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: settings.Kubeconfig},
+		&clientcmd.ConfigOverrides{CurrentContext: settings.Context},
+	).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s of cluster %s: %w", settings.Kubeconfig, settings.Name, err)
+	}
+	rest.UserAgent = userAgent
+	rest.QPS = -1 // the API server's own priority and fairness is the throttle
+	rest.ContentType = "application/vnd.kubernetes.protobuf"
+	rest.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	rest.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
+	rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
+	client, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		return nil, fmt.Errorf("client of cluster %s: %w", settings.Name, err)
+	}
+	return client, nil
+}
+
+// bounded gives every request but a watch a time limit. rest.Config.Timeout
+// would cut watches too.
+type bounded struct{ next http.RoundTripper }
+
+func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+	if watch := req.URL.Query().Get("watch"); watch == "true" || watch == "1" {
+		return b.next.RoundTrip(req)
+	}
+	ctx, cancel := context.WithTimeout(req.Context(), requestTimeout)
+	resp, err := b.next.RoundTrip(req.WithContext(ctx))
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	resp.Body = &cancelOnClose{ReadCloser: resp.Body, cancel: cancel}
+	return resp, nil
+}
+
+// WrappedRoundTripper lets client-go see through the wrapper.
+func (b bounded) WrappedRoundTripper() http.RoundTripper { return b.next }
+
+type cancelOnClose struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (c *cancelOnClose) Close() error {
+	defer c.cancel()
+	return c.ReadCloser.Close()
+}

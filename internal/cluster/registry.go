@@ -1,0 +1,100 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-logr/zapr"
+	"go.uber.org/zap"
+	"k8s.io/klog/v2"
+
+	"ebb/internal/config"
+)
+
+// Registry holds the clusters of one configuration file.
+type Registry struct {
+	file *config.File
+	log  *zap.Logger
+
+	mu       sync.Mutex
+	clusters map[string]entry
+}
+
+type entry struct {
+	cluster *Cluster
+	origin  origin
+}
+
+// origin is what a client was made from; another origin makes another client.
+type origin struct {
+	kubeconfig, context string
+	modified            time.Time
+	size                int64
+}
+
+// NewRegistry is the registry of the clusters in f. It also sends what the
+// Kubernetes libraries log (klog is one per process) to log.
+func NewRegistry(f *config.File, log *zap.Logger) *Registry {
+	klog.SetLoggerWithOptions(zapr.NewLogger(log.Named("kubernetes")), klog.ContextualLogger(true))
+	return &Registry{file: f, log: log, clusters: map[string]entry{}}
+}
+
+// Get is the cluster of that name. Its client is made when first asked for, and
+// again when the kubeconfig, its path or the context has changed. The error of
+// an unknown name lists the known ones.
+func (r *Registry) Get(_ context.Context, name string) (*Cluster, error) {
+	settings, err := r.settings(name)
+	if err != nil {
+		return nil, err
+	}
+	from, err := originOf(settings)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known, ok := r.clusters[name]
+	if ok && known.origin == from {
+		return known.cluster, nil
+	}
+	client, err := newClient(settings)
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		r.log.Info("kubeconfig changed, connecting again", zap.String("cluster", name))
+		known.cluster.retire()
+	}
+	made := New(name, client, func() (config.Cluster, error) { return r.settings(name) }, r.log)
+	r.clusters[name] = entry{cluster: made, origin: from}
+	return made, nil
+}
+
+// Close ends the watches of all clusters.
+func (r *Registry) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.clusters {
+		e.cluster.Close()
+	}
+	clear(r.clusters)
+}
+
+func (r *Registry) settings(name string) (config.Cluster, error) {
+	current, err := r.file.Current()
+	if err != nil {
+		return config.Cluster{}, err
+	}
+	return current.Cluster(name)
+}
+
+func originOf(settings config.Cluster) (origin, error) {
+	info, err := os.Stat(settings.Kubeconfig)
+	if err != nil {
+		return origin{}, fmt.Errorf("kubeconfig of cluster %s: %w", settings.Name, err)
+	}
+	return origin{kubeconfig: settings.Kubeconfig, context: settings.Context, modified: info.ModTime(), size: info.Size()}, nil
+}

@@ -1,0 +1,62 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// expand replaces ${NAME} by the variable's value and $$ by a dollar sign. Any
+// other dollar sign stays. It is applied to values after the YAML is parsed, so
+// a variable's content can never add keys.
+func expand(text string, lookup func(string) (string, bool)) (string, error) {
+	if !strings.Contains(text, "$") {
+		return text, nil
+	}
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(text, "$")
+		out.WriteString(before)
+		if !found {
+			return out.String(), nil
+		}
+		switch {
+		case strings.HasPrefix(rest, "$"):
+			out.WriteByte('$')
+			text = rest[1:]
+		case strings.HasPrefix(rest, "{"):
+			name, after, closed := strings.Cut(rest[1:], "}")
+			if !closed {
+				return "", fmt.Errorf("${ has no closing }; write $$ for a dollar sign")
+			}
+			if !envName.MatchString(name) {
+				return "", fmt.Errorf("${%s} is not the name of an environment variable; write $$ for a dollar sign", brief(name))
+			}
+			value, set := lookup(name)
+			if !set {
+				return "", fmt.Errorf("environment variable %s is not set", name)
+			}
+			out.WriteString(value)
+			text = after
+		default:
+			out.WriteByte('$')
+			text = rest
+		}
+	}
+}
+
+// escape is the inverse of expand: what it returns expands to text.
+func escape(text string) string { return strings.ReplaceAll(text, "$", "$$") }
+
+// brief cuts a value of the file down to what is needed to recognise it in an error.
+func brief(text string) string { return cut(text, 40) }
+
+// cut is text with at most so many characters.
+func cut(text string, most int) string {
+	if r := []rune(text); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return text
+}

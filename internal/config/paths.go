@@ -1,0 +1,96 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// fileName is the configuration's name wherever it is looked for.
+const fileName = "ebb.yaml"
+
+// Path is where the configuration is: the flag, else EBB_CONFIG, else ./ebb.yaml
+// if there is one, else $XDG_CONFIG_HOME/ebb/ebb.yaml (~/.config/ebb/ebb.yaml).
+func Path(flag string) string {
+	if flag != "" {
+		return flag
+	}
+	if env := os.Getenv("EBB_CONFIG"); env != "" {
+		return env
+	}
+	if _, err := os.Stat(fileName); err == nil {
+		return fileName
+	}
+	if user := userPath(); user != "" {
+		return user
+	}
+	return fileName
+}
+
+// userPath is the user's own configuration file, or "" for a process without a home.
+func userPath() string {
+	if dir := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) { // a relative one is to be ignored
+		return filepath.Join(dir, "ebb", fileName)
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, ".config", "ebb", fileName)
+}
+
+// missing is the error for a file that is not there; it says where Path has looked.
+func missing(path string, cause error) error {
+	const advice = "name one with --config or EBB_CONFIG"
+	if path == userPath() && os.Getenv("EBB_CONFIG") == "" {
+		return fmt.Errorf("no configuration: looked for ./%s and %s; %s: %w", fileName, path, advice, cause)
+	}
+	return fmt.Errorf("no configuration at %s; %s: %w", path, advice, cause)
+}
+
+// resolvePaths makes the paths that the worker opens absolute: ~ is the home
+// directory, relative is relative to the file's directory. Paths on the nodes
+// (runDir, bundleDir) stay.
+func resolvePaths(c *Cluster, at, dir string) []Fault {
+	var faults []Fault
+	resolve := func(key string, value *string) {
+		resolved, err := resolvePath(*value, dir)
+		if err != nil {
+			faults = append(faults, Fault{Path: join(at, key), Text: err.Error()})
+			return
+		}
+		*value = resolved
+	}
+	resolve("kubeconfig", &c.Kubeconfig)
+	resolve("ssh.identityFile", &c.SSH.IdentityFile)
+	resolve("ssh.certificateFile", &c.SSH.CertificateFile)
+	resolve("ssh.passphraseFile", &c.SSH.PassphraseFile)
+	resolve("ssh.knownHosts", &c.SSH.KnownHosts)
+	if isPath(c.Upgrade.Script) {
+		resolve("upgrade.script", &c.Upgrade.Script)
+	}
+	if command := c.Infrastructure.Command; len(command) > 0 && isPath(command[0]) {
+		resolve("infrastructure.command[0]", &command[0])
+	}
+	return faults
+}
+
+// isPath tells a path from the name of a shipped script or of a program in $PATH.
+func isPath(name string) bool { return strings.ContainsRune(name, '/') || strings.HasPrefix(name, "~") }
+
+func resolvePath(path, dir string) (string, error) {
+	switch {
+	case path == "" || filepath.IsAbs(path):
+		return path, nil
+	case path == "~" || strings.HasPrefix(path, "~/"):
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("~ cannot be expanded: %w", err)
+		}
+		return filepath.Join(home, path[1:]), nil
+	case strings.HasPrefix(path, "~"):
+		return "", fmt.Errorf("~user is not expanded: write the full path")
+	}
+	return filepath.Join(dir, path), nil
+}

@@ -1,0 +1,205 @@
+package drain
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	policy "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Delays before a refusal that no change in the watch can lift is tried again:
+// they double from the first to the last, and each is up to half as long again.
+const (
+	firstRetry = 1 * time.Second
+	lastRetry  = 10 * time.Second
+)
+
+// eviction is the answer to one eviction request.
+type eviction struct {
+	pod    *pod
+	budget types.NamespacedName // whose allowance it was counted against; zero = none
+	err    error
+}
+
+// launch sends the evictions that may go now, and returns when it should be
+// called again if nothing changes (zero = no such time).
+func (r *run) launch(ctx context.Context, now time.Time) (again time.Time) {
+	for _, p := range r.queue() {
+		budget, free, at := r.consider(p, now)
+		again = earliest(again, at)
+		if !free || r.sending >= r.settings.Parallel || r.api.down() || now.Before(r.api.retryAt) {
+			continue
+		}
+		var key types.NamespacedName
+		if budget != nil {
+			ok, at := r.watch.Ledger.Take(budget, p.ref(), now)
+			if !ok {
+				r.keep(p, budget)
+				again = earliest(again, at)
+				continue
+			}
+			key = types.NamespacedName{Namespace: budget.Namespace, Name: budget.Name}
+		}
+		r.send(ctx, p, key)
+	}
+	if now.Before(r.api.retryAt) {
+		again = earliest(again, r.api.retryAt)
+	}
+	return again
+}
+
+// queue are the pods of the current tier that still have to be evicted. Those
+// of the budget with most pods to go come first, because that takes longest.
+func (r *run) queue() []*pod {
+	tier := critical
+	for _, p := range r.pods {
+		if !p.left() {
+			tier = min(tier, tierOf(p.Pod))
+		}
+	}
+	var queue []*pod
+	chain := map[types.UID]int{}
+	for _, p := range r.sorted() {
+		if p.left() || p.sent || p.evicted || p.DeletionTimestamp != nil || tierOf(p.Pod) != tier {
+			continue
+		}
+		queue = append(queue, p)
+		standing := r.selectors.standing(p.Pod, r.watch.Budgets(p.Namespace))
+		if len(p.budgets) > 1 && len(standing) <= 1 {
+			p.tries, p.retryAt = 0, time.Time{} // somebody has repaired it
+		}
+		p.budgets = standing
+		if len(p.budgets) == 1 {
+			chain[p.budgets[0].UID]++
+		}
+	}
+	length := func(p *pod) int {
+		if len(p.budgets) == 1 {
+			return chain[p.budgets[0].UID]
+		}
+		return 0
+	}
+	slices.SortStableFunc(queue, func(a, b *pod) int { return cmp.Compare(length(b), length(a)) })
+	return queue
+}
+
+// consider decides about one pod: whether an eviction may go now as far as the
+// pod is concerned, under which budget, and otherwise when to look again.
+func (r *run) consider(p *pod, now time.Time) (budget *policy.PodDisruptionBudget, free bool, again time.Time) {
+	switch {
+	case r.watch.NamespaceTerminating(p.Namespace):
+		p.trouble, p.budgets = "its namespace is being deleted, which will end it", nil
+		r.tell(p, p.trouble)
+		return nil, false, time.Time{}
+	case now.Before(p.retryAt):
+		return nil, false, p.retryAt
+	case len(p.budgets) > 1 && p.tries == 0: // known to be refused
+		r.retryLater(p, 0, now)
+		r.keep(p, p.budgets...)
+		return nil, false, p.retryAt
+	case len(p.budgets) == 1:
+		budget = p.budgets[0]
+	}
+	if len(p.budgets) <= 1 {
+		p.budgets = nil // none keeps it, unless the ledger says so
+	}
+	return budget, true, time.Time{}
+}
+
+// keep notes what keeps a pod, and says it once.
+func (r *run) keep(p *pod, budgets ...*policy.PodDisruptionBudget) {
+	p.budgets = budgets
+	if names := budgetNames(budgets); p.told != names {
+		p.told = names
+		r.out.printf("pod %s", blockedBy(p.Pod, budgets, r.peers))
+	}
+}
+
+func (r *run) tell(p *pod, trouble string) {
+	if p.told != trouble {
+		p.told = trouble
+		r.out.printf("pod %s: %s", podName(p.Pod), trouble)
+	}
+}
+
+func (r *run) send(ctx context.Context, p *pod, budget types.NamespacedName) {
+	p.sent, p.trouble = true, ""
+	r.sending++
+	if p.tries == 0 {
+		r.out.printf("evicting pod %s", podName(p.Pod))
+	}
+	target, client, grace := p.Pod, r.req.Cluster.Client, r.settings.GracePeriod
+	r.requests.Go(func() {
+		r.evictions <- eviction{pod: p, budget: budget, err: evict(ctx, client, target, grace)}
+	})
+}
+
+// settle takes the answer to an eviction.
+func (r *run) settle(e eviction) {
+	p, now := e.pod, time.Now()
+	p.sent = false
+	r.sending--
+	a, retryAfter, message := classify(e.err)
+	if e.budget.Name != "" {
+		if a == granted {
+			r.watch.Ledger.Granted(e.budget, p.UID)
+		} else {
+			r.watch.Ledger.Refused(e.budget, p.UID, a == overBudget)
+		}
+	}
+	switch a {
+	case granted:
+		p.evicted, p.tries = true, 0
+		r.api.answered()
+	case gone:
+		r.ended(p)
+	case unreachable:
+		r.fault(e.err, 0)
+	case throttled:
+		r.throttle(retryAfter, message)
+	case replaced:
+		r.api.doubt = true
+		r.retryLater(p, 0, now)
+	case overBudget:
+		if e.budget.Name == "" { // the watch knew of no budget that would forbid it
+			r.retry(p, message, 0, now)
+		}
+	default:
+		r.retry(p, message, retryAfter, now)
+	}
+}
+
+// retry notes a refusal that no budget explains.
+func (r *run) retry(p *pod, trouble string, after time.Duration, now time.Time) {
+	r.retryLater(p, after, now)
+	p.trouble = trouble
+	r.tell(p, trouble)
+}
+
+func (r *run) retryLater(p *pod, atLeast time.Duration, now time.Time) {
+	p.tries++
+	p.retryAt = now.Add(max(atLeast, backoff(p.tries, firstRetry, lastRetry)))
+}
+
+// backoff is the delay before the nth try again, n from 1.
+func backoff(n int, first, last time.Duration) time.Duration {
+	d := first << min(n-1, 10)
+	return min(d+rand.N(d/2), last-rand.N(last/4)) //nolint:gosec // jitter
+}
+
+// refusedBy joins what is known to keep a pod for the blocked list.
+func (r *run) refusedBy(p *pod) BlockedPod {
+	if len(p.budgets) > 0 {
+		b := blockedBy(p.Pod, p.budgets, r.peers)
+		if p.trouble != "" && !strings.Contains(b.Reason, p.trouble) {
+			b.Reason += "; the API server says: " + p.trouble
+		}
+		return b
+	}
+	return BlockedPod{Pod: podName(p.Pod), Reason: p.trouble}
+}

@@ -1,0 +1,129 @@
+package drain
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	kubectl "k8s.io/kubectl/pkg/drain"
+)
+
+// fate is what a drain does with a pod.
+type fate int
+
+const (
+	stays   fate = iota // mirror pods and those of a DaemonSet
+	moves               // is evicted, or only waited for when it is terminating
+	refused             // would have to move, but the settings forbid it
+)
+
+// fateOf asks kubectl's own filters, so that the same pods leave the node as
+// with kubectl drain --ignore-daemonsets. A pod that is terminating already
+// needs no flag: nothing is done to it.
+func fateOf(pod *core.Pod, s Settings, daemonSetExists func(namespace, name string) bool) fate {
+	terminating := pod.DeletionTimestamp != nil
+	helper := kubectl.Helper{
+		Client:              &onePod{pod: pod, daemonSetExists: daemonSetExists},
+		Force:               s.Force || terminating,
+		DeleteEmptyDirData:  s.DeleteEmptyDir || terminating,
+		IgnoreAllDaemonSets: true,
+		Out:                 io.Discard,
+		ErrOut:              io.Discard,
+	}
+	list, errs := helper.GetPodsForDeletion(pod.Spec.NodeName)
+	switch {
+	case len(errs) > 0:
+		return refused
+	case len(list.Pods()) > 0:
+		return moves
+	}
+	return stays
+}
+
+// refusal says why the settings forbid a pod, in the order of the filters.
+func refusal(pod *core.Pod, s Settings) BlockedPod {
+	b := BlockedPod{Pod: podName(pod)}
+	owner := meta.GetControllerOf(pod)
+	switch {
+	case owner != nil && owner.Kind == "DaemonSet":
+		b.Reason = fmt.Sprintf("its DaemonSet %s does not exist, nothing would create it again", owner.Name)
+		b.Advice = "set drain.force: true to evict it, or delete it"
+	case !s.DeleteEmptyDir && len(emptyDirs(pod)) > 0:
+		b.Reason = fmt.Sprintf("the data in its emptyDir volumes (%s) would be lost", strings.Join(emptyDirs(pod), ", "))
+		b.Advice = "set drain.deleteEmptyDir: true to evict it all the same"
+	default:
+		b.Reason = "it has no controller, nothing would create it again"
+		b.Advice = "set drain.force: true to evict it, or delete it"
+	}
+	return b
+}
+
+func emptyDirs(pod *core.Pod) (names []string) {
+	for _, v := range pod.Spec.Volumes {
+		if v.EmptyDir != nil {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}
+
+func podName(pod *core.Pod) string { return pod.Namespace + "/" + pod.Name }
+
+// onePod answers the two questions that kubectl's filters ask of the API server
+// from what is known already: the pods of the node (one), and whether a
+// DaemonSet exists. Anything else would be a nil call, caught by the tests that
+// compare the outcome with kubectl's.
+type onePod struct {
+	kubernetes.Interface
+	pod             *core.Pod
+	daemonSetExists func(namespace, name string) bool
+}
+
+func (o *onePod) CoreV1() coreclient.CoreV1Interface { return onePodCore{onePod: o} }
+func (o *onePod) AppsV1() appsclient.AppsV1Interface { return onePodApps{onePod: o} }
+
+type onePodCore struct {
+	coreclient.CoreV1Interface
+	onePod *onePod
+}
+
+func (c onePodCore) Pods(string) coreclient.PodInterface { return onePodPods{onePod: c.onePod} }
+
+type onePodPods struct {
+	coreclient.PodInterface
+	onePod *onePod
+}
+
+func (p onePodPods) List(context.Context, meta.ListOptions) (*core.PodList, error) {
+	return &core.PodList{Items: []core.Pod{*p.onePod.pod}}, nil
+}
+
+type onePodApps struct {
+	appsclient.AppsV1Interface
+	onePod *onePod
+}
+
+func (a onePodApps) DaemonSets(namespace string) appsclient.DaemonSetInterface {
+	return onePodDaemonSets{onePod: a.onePod, namespace: namespace}
+}
+
+type onePodDaemonSets struct {
+	appsclient.DaemonSetInterface
+	onePod    *onePod
+	namespace string
+}
+
+func (d onePodDaemonSets) Get(_ context.Context, name string, _ meta.GetOptions) (*apps.DaemonSet, error) {
+	if !d.onePod.daemonSetExists(d.namespace, name) {
+		return nil, apierrors.NewNotFound(apps.Resource("daemonsets"), name)
+	}
+	return &apps.DaemonSet{}, nil
+}

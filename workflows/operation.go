@@ -1,0 +1,236 @@
+// Package workflows holds Ebb's operations as durable Temporal workflows: what
+// is done in which order, what is tried again, and what is put back. It decides;
+// everything that touches the world is an activity.
+package workflows
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"ebb/activities"
+	"ebb/internal/clusterstate"
+	"ebb/internal/plan"
+)
+
+// Kind is what an operation does; it is also the workflow type.
+type Kind string
+
+// Kinds of operations.
+const (
+	KindDrain     Kind = "Drain"
+	KindScaleDown Kind = "ScaleDown"
+	KindUpgrade   Kind = "Upgrade"
+)
+
+// Types of the errors that an operation ends with.
+const (
+	ErrRefused    = "Refused"    // nothing was touched
+	ErrRolledBack = "RolledBack" // everything that was done was taken back
+	ErrFailed     = "Failed"     // the cluster is in Alert
+)
+
+// operation is what the three kinds have in common: one workflow execution that
+// has the cluster to itself from claim to release. Its ID is the workflow ID.
+type operation struct {
+	id      string
+	cluster string
+	from    clusterstate.State // the state a rollback goes back to
+	retry   bool               // an upgrade that goes on where one stopped
+	survey  activities.Survey
+	status  Status
+}
+
+func begin(ctx workflow.Context, kind Kind, cluster, target string) (*operation, error) {
+	o := &operation{id: workflow.GetInfo(ctx).WorkflowExecution.ID, cluster: cluster}
+	o.status = Status{Operation: o.id, Kind: kind, Cluster: cluster, Target: target, Started: workflow.Now(ctx)}
+	return o, o.track(ctx)
+}
+
+// claim takes the cluster and looks at it. A claim that fails has touched nothing.
+func (o *operation) claim(ctx workflow.Context, state clusterstate.State) error {
+	o.step(ctx, "taking the cluster")
+	claimed, err := call(onAPI(ctx, "take cluster "+o.cluster), act.Claim, activities.ClaimInput{
+		Cluster: o.cluster, Operation: o.id, State: state, Target: o.status.Target,
+	})
+	if err != nil {
+		return o.refuse(ctx, err)
+	}
+	o.from, o.retry = claimed.From, claimed.Retry
+	if claimed.TakenOver != "" {
+		o.step(ctx, "cleaning up after %s", claimed.TakenOver)
+		_, err = call(onAPI(ctx, "take back the cordons of "+claimed.TakenOver), act.UncordonAll,
+			activities.UncordonAllInput{Cluster: o.cluster, Operation: claimed.TakenOver})
+	}
+	if err == nil {
+		o.survey, err = call(onAPI(ctx, "survey cluster "+o.cluster), act.Survey, activities.SurveyInput{Cluster: o.cluster})
+	}
+	if err != nil {
+		return o.giveBack(ctx, err)
+	}
+	return nil
+}
+
+// refuse ends an operation that did not get the cluster. A claim whose answer was
+// lost, or that was cancelled in flight, may have got it after all, so it is
+// released all the same; a release of what is not held changes nothing.
+func (o *operation) refuse(ctx workflow.Context, err error) error {
+	if kindOf(err) == activities.TypeRefused || kindOf(err) == activities.TypeConfig {
+		return temporal.NewNonRetryableApplicationError(fmt.Sprintf("%s refused: %s", o.id, reason(err)), ErrRefused, nil)
+	}
+	return o.giveBack(ctx, err)
+}
+
+// giveBack ends an operation that has touched nothing but the lock.
+func (o *operation) giveBack(ctx workflow.Context, err error) error {
+	return o.end(ctx, err, ErrRefused, o.from, "nothing was changed")
+}
+
+// end releases the cluster in the given state and makes the operation's error:
+// what went wrong, what was done about it, and in which state the cluster is now.
+// A cancelled operation ends as cancelled.
+func (o *operation) end(ctx workflow.Context, cause error, kind string, state clusterstate.State, done string) error {
+	text := fmt.Sprintf("%s of cluster %s (%s): %s; %s", o.status.Kind, o.cluster, o.id, reason(cause), done)
+	if state != "" {
+		text += fmt.Sprintf("; the cluster is in state %s", state)
+	}
+	o.step(ctx, "giving the cluster back")
+	if problem := o.release(ctx, state, text, ""); problem != "" {
+		text += "; " + problem
+	}
+	o.step(ctx, "ended: %s", text)
+	if temporal.IsCanceledError(cause) {
+		return temporal.NewCanceledError(text)
+	}
+	return temporal.NewNonRetryableApplicationError(text, kind, nil, o.status)
+}
+
+// release gives the cluster back, cancelled or not, and says what was wrong with that.
+func (o *operation) release(ctx workflow.Context, state clusterstate.State, message, version string) (problem string) {
+	if state == clusterstate.Running {
+		message = ""
+	}
+	result, err := call(settling(ctx, "give cluster "+o.cluster+" back"), act.Release, activities.ReleaseInput{
+		Cluster: o.cluster, Operation: o.id, State: state, Message: message, Version: version,
+	})
+	switch {
+	case err != nil:
+		return "the lock could not be released: " + reason(err)
+	case !result.Held && o.from != "":
+		return "somebody else had taken the lock away"
+	}
+	return ""
+}
+
+// cordon makes a node unschedulable, unless it was.
+func (o *operation) cordon(ctx workflow.Context, n plan.Node) error {
+	o.mark(ctx, n.Name, Cordoning, 0, "")
+	result, err := call(onAPI(ctx, "cordon "+n.Name), act.Cordon, o.on(n))
+	if err != nil {
+		return err
+	}
+	detail := ""
+	if !result.Ours {
+		detail = "was unschedulable before, and stays so"
+	}
+	o.mark(ctx, n.Name, Cordoned, 0, detail)
+	return nil
+}
+
+// uncordon takes back this operation's cordons on these nodes, whatever happened
+// before: a node without one is left as it is. It says what it did.
+func (o *operation) uncordon(ctx workflow.Context, nodes []plan.Node) string {
+	var done, left []string
+	for _, n := range nodes {
+		result, err := call(settling(ctx, "uncordon "+n.Name), act.Uncordon, o.on(n))
+		switch {
+		case err != nil:
+			left = append(left, fmt.Sprintf("%s (%s)", n.Name, reason(err)))
+		case result.Uncordoned:
+			done = append(done, n.Name)
+			o.mark(ctx, n.Name, RolledBack, 0, "")
+		}
+	}
+	text := "no node bore a cordon of this operation"
+	if len(done) > 0 {
+		text = "uncordoned " + strings.Join(done, ", ")
+	}
+	if len(left) > 0 {
+		text += "; could not uncordon " + strings.Join(left, ", ")
+	}
+	return text
+}
+
+func (o *operation) on(n plan.Node) activities.NodeInput {
+	return activities.NodeInput{Cluster: o.cluster, Operation: o.id, Node: n.Name}
+}
+
+// drain makes attempts to drain a node until one succeeds, the attempts are used
+// up, or the deadline would pass. Each attempt counts once, whatever happens to
+// its worker; with no time left none is made.
+func (o *operation) drain(ctx workflow.Context, n plan.Node, attempts int, deadline time.Time) error {
+	for attempt := 1; ; attempt++ {
+		settings, err := call(onAPI(ctx, "read the drain settings"), act.DrainSettings, activities.DrainSettingsInput{Cluster: o.cluster})
+		if err != nil {
+			return err
+		}
+		end := earlier(workflow.Now(ctx).Add(settings.Timeout), deadline)
+		if !workflow.Now(ctx).Before(end) {
+			return fmt.Errorf("drain node %s: no time left before the deadline %s", n.Name, deadline.UTC().Format(time.RFC3339))
+		}
+		o.mark(ctx, n.Name, DrainPhase, attempt, "")
+		summary := fmt.Sprintf("drain %s (attempt %d of %d)", n.Name, attempt, attempts)
+		_, err = call(until(ctx, end, summary), act.Drain, activities.DrainInput{NodeInput: o.on(n), Settings: settings.Drain, Deadline: end})
+		if err == nil {
+			o.mark(ctx, n.Name, Drained, attempt, "")
+			return nil
+		}
+		again := workflow.Now(ctx).Add(settings.RetryInterval)
+		if !worthAnother(err) || attempt >= attempts || !again.Before(deadline) {
+			return err
+		}
+		o.mark(ctx, n.Name, WaitRetry, attempt, reason(err))
+		if err := sleep(ctx, settings.RetryInterval, "wait before the next attempt to drain "+n.Name); err != nil {
+			return err
+		}
+	}
+}
+
+// worthAnother reports whether a failed attempt may be followed by another one.
+func worthAnother(err error) bool {
+	kind := kindOf(err)
+	return !temporal.IsCanceledError(err) && (kind == activities.TypeDrain || temporal.IsTimeoutError(err))
+}
+
+// evacuate cordons all nodes, so that no pod moves from one to another that goes
+// too, and then drains them.
+func (o *operation) evacuate(ctx workflow.Context, nodes []plan.Node, parallel, attempts int, deadline time.Time) error {
+	o.step(ctx, "cordoning %s", strings.Join(plan.Names(nodes), ", "))
+	if err := each(ctx, nodes, len(nodes), o.cordon); err != nil {
+		return err
+	}
+	o.step(ctx, "draining %s", strings.Join(plan.Names(nodes), ", "))
+	ctx, giveUp := workflow.WithCancel(ctx)
+	return each(ctx, nodes, parallel, func(ctx workflow.Context, n plan.Node) error {
+		err := o.drain(ctx, n, attempts, deadline)
+		if err != nil {
+			o.mark(ctx, n.Name, Failed, 0, reason(err))
+			giveUp() // it will all be taken back: stop evicting elsewhere
+		}
+		return err
+	})
+}
+
+func sleep(ctx workflow.Context, d time.Duration, summary string) error {
+	return workflow.NewTimerWithOptions(ctx, d, workflow.TimerOptions{Summary: summary}).Get(ctx, nil)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}

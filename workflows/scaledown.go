@@ -1,0 +1,138 @@
+package workflows
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"ebb/activities"
+	"ebb/internal/clusterstate"
+	"ebb/internal/plan"
+)
+
+// resetTimeout bounds kubeadm reset on a control plane that leaves.
+const resetTimeout = 10 * time.Minute
+
+// ScaleDownInput says what to remove: nodes by name, or a number of workers.
+type ScaleDownInput struct {
+	Cluster string   `json:"cluster"`
+	Nodes   []string `json:"nodes,omitempty"`
+	Count   int      `json:"count,omitempty"`
+}
+
+// ScaleDownResult is what became of each node, and the size of the cluster now.
+type ScaleDownResult struct {
+	Removed   []string `json:"removed"`             // no longer in the cluster
+	Destroyed []string `json:"destroyed"`           // their machine as well
+	Remaining []string `json:"remaining,omitempty"` // should have gone and are still in the cluster
+	Size      int      `json:"size"`                // nodes of the cluster after it
+}
+
+// ScaleDown removes nodes from a cluster and destroys their machines. Until every
+// node is drained, any failure takes everything back and nothing is removed;
+// from then on it goes through to the end.
+func ScaleDown(ctx workflow.Context, in ScaleDownInput) (ScaleDownResult, error) {
+	o, err := begin(ctx, KindScaleDown, in.Cluster, "")
+	if err != nil {
+		return ScaleDownResult{}, err
+	}
+	// 1. Take the cluster.
+	if err := o.claim(ctx, clusterstate.Scaling); err != nil {
+		return ScaleDownResult{}, err
+	}
+	// 2. Choose the nodes, before anything is touched.
+	scale := o.survey.Scale
+	nodes, err := plan.SelectScaleDown(o.survey.Nodes, plan.ScaleDownRequest{Names: in.Nodes, Count: in.Count, MinWorkers: scale.MinWorkers})
+	if err != nil {
+		return ScaleDownResult{}, o.giveBack(ctx, err)
+	}
+	o.follow(ctx, nodes)
+	// 3. A machine that is down has nothing to drain.
+	up, err := o.machinesUp(ctx, nodes)
+	if err != nil {
+		return ScaleDownResult{}, o.giveBack(ctx, err)
+	}
+	// 4. Cordon them all, then drain them; or take it all back.
+	o.status.Deadline = workflow.Now(ctx).Add(scale.Timeout)
+	if err := o.evacuate(ctx, up, scale.MaxParallel, scale.Attempts, o.status.Deadline); err != nil {
+		return ScaleDownResult{}, o.end(ctx, err, ErrRolledBack, o.from, "rolled back: nothing was removed, "+o.uncordon(ctx, up))
+	}
+	// 5. Remove them. Neither the deadline nor a cancellation stops this any more.
+	result := ScaleDownResult{Size: len(o.survey.Nodes)}
+	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	if err := o.remove(ctx, nodes, &result); err != nil {
+		return ScaleDownResult{}, o.removalFailed(ctx, err, nodes, result)
+	}
+	// 6. Give the cluster back.
+	if problem := o.release(ctx, o.from, "", ""); problem != "" {
+		return ScaleDownResult{}, failure(problem)
+	}
+	o.step(ctx, "removed %s", strings.Join(result.Removed, ", "))
+	return result, nil
+}
+
+func (o *operation) machinesUp(ctx workflow.Context, nodes []plan.Node) ([]plan.Node, error) {
+	o.step(ctx, "looking at the machines")
+	var up []plan.Node
+	for _, n := range nodes {
+		machine, err := call(onAPI(ctx, "is the machine of "+n.Name+" up?"), act.Machine, activities.MachineInput{Cluster: o.cluster, Node: n})
+		switch {
+		case err != nil:
+			return nil, err
+		case !machine.Down:
+			up = append(up, n)
+		case n.Role != plan.Worker:
+			return nil, &plan.Refusal{Reason: fmt.Sprintf("the machine of control plane %s is down, so that it cannot leave etcd: start it first", n.Name)}
+		default:
+			o.mark(ctx, n.Name, Drained, 0, "its machine is down: nothing to drain")
+		}
+	}
+	return up, nil
+}
+
+// remove takes the drained nodes out of the cluster one after another, and stops
+// at the first that does not go.
+func (o *operation) remove(ctx workflow.Context, nodes []plan.Node, result *ScaleDownResult) error {
+	for _, n := range nodes {
+		o.step(ctx, "removing %s", n.Name)
+		o.mark(ctx, n.Name, Removing, 0, "")
+		in := activities.MachineInput{Cluster: o.cluster, Node: n}
+		if n.Role != plan.Worker {
+			deadline := workflow.Now(ctx).Add(resetTimeout)
+			if _, err := call(until(ctx, deadline, "kubeadm reset on "+n.Name), act.RunScript, activities.ScriptInput{
+				NodeInput: o.on(n), On: n, Phase: activities.PhaseReset, Attempt: 1, Deadline: deadline,
+			}); err != nil {
+				return err
+			}
+		}
+		if _, err := call(onAPI(ctx, "delete node "+n.Name), act.DeleteNode, in); err != nil {
+			return err
+		}
+		result.Removed, result.Size = append(result.Removed, n.Name), result.Size-1
+		if _, err := call(onAPI(ctx, "destroy the machine of "+n.Name), act.DestroyMachine, in); err != nil {
+			return err
+		}
+		result.Destroyed = append(result.Destroyed, n.Name)
+		o.mark(ctx, n.Name, Done, 0, "")
+	}
+	return nil
+}
+
+// removalFailed leaves the cluster in Alert, with the nodes that are still in it
+// schedulable again.
+func (o *operation) removalFailed(ctx workflow.Context, cause error, nodes []plan.Node, result ScaleDownResult) error {
+	remaining := nodes[len(result.Removed):]
+	result.Remaining = plan.Names(remaining)
+	done := fmt.Sprintf("removed %s, destroyed %s, still in the cluster %s (%s); the cluster has %d nodes",
+		names(result.Removed), names(result.Destroyed), names(result.Remaining), o.uncordon(ctx, remaining), result.Size)
+	return o.end(ctx, cause, ErrFailed, clusterstate.Alert, done)
+}
+
+func names(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	return strings.Join(list, ", ")
+}
