@@ -1,0 +1,356 @@
+package workflows
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/mock"
+	"github.com/stretchr/testify/require"
+
+	"ebb/activities"
+	"ebb/internal/clusterstate"
+	"ebb/internal/drain"
+	"ebb/internal/plan"
+)
+
+const target = "1.37.2"
+
+func (w *world) fit(nodes ...plan.Node) {
+	w.env.OnActivity(act.Health, mock.Anything, mock.Anything).Return(activities.HealthResult{}, nil)
+	for _, n := range nodes {
+		w.env.OnActivity(act.Preflight, mock.Anything, activities.PreflightInput{Cluster: "prod", Node: n}).Return(activities.PreflightResult{}, nil).Once()
+	}
+}
+
+func scriptOn(n plan.Node, phase string, attempt int) any {
+	return mock.MatchedBy(func(in activities.ScriptInput) bool {
+		return in.NodeInput == on(n) && in.On.UID == n.UID && in.Phase == phase && in.Attempt == attempt && in.Target == target
+	})
+}
+
+func (w *world) runs(phase string, nodes ...plan.Node) {
+	for _, n := range nodes {
+		w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(n, phase, 1)).Return(func(context.Context, activities.ScriptInput) (activities.ScriptResult, error) {
+			w.note(phase + " " + n.Name)
+			return activities.ScriptResult{}, nil
+		}).Once()
+	}
+}
+
+// reports answers what a node looks like when its turn comes.
+func (w *world) reports(nodes ...plan.Node) {
+	for _, n := range nodes {
+		w.env.OnActivity(act.Node, mock.Anything, on(n)).Return(activities.NodeResult{Node: n}, nil).Once()
+	}
+}
+
+// completes is everything after a node's script.
+func (w *world) completes(nodes ...plan.Node) {
+	w.uncordons(nodes...)
+	for _, n := range nodes {
+		w.env.OnActivity(act.CheckVersion, mock.Anything, activities.CheckVersionInput{Cluster: "prod", Node: n, Version: target}).
+			Return(activities.CheckVersionResult{}, nil).Once()
+		w.env.OnActivity(act.WaitReady, mock.Anything, mock.MatchedBy(func(in activities.WaitReadyInput) bool {
+			return in.Node.Name == n.Name && in.Version == target && in.Steady == time.Second
+		})).Return(func(context.Context, activities.WaitReadyInput) (activities.WaitReadyResult, error) {
+			w.note("ready " + n.Name)
+			return activities.WaitReadyResult{}, nil
+		}).Once()
+		w.env.OnActivity(act.RecordVersion, mock.Anything, activities.RecordVersionInput{NodeInput: on(n), Version: target}).
+			Return(func(context.Context, activities.RecordVersionInput) (activities.RecordVersionResult, error) {
+				w.note("record " + n.Name)
+				return activities.RecordVersionResult{}, nil
+			}).Once()
+	}
+}
+
+// upgrades is the whole way of nodes that go well.
+func (w *world) upgrades(nodes ...plan.Node) {
+	w.reports(nodes...)
+	w.cordons(nodes...)
+	w.drainsWell(nodes...)
+	w.runs(activities.PhaseUpgrade, nodes...)
+	w.completes(nodes...)
+}
+
+func (w *world) verifies(nodes ...plan.Node) {
+	w.env.OnActivity(act.Survey, mock.Anything, activities.SurveyInput{Cluster: "prod"}).Return(settingsOf(nodes), nil).Once()
+}
+
+func upgrade() UpgradeInput { return UpgradeInput{Cluster: "prod", Target: "v" + target} }
+
+func TestUpgradeGoesNodeByNode(t *testing.T) {
+	w := newWorld(t)
+	nodes := []plan.Node{cp1, cp2, w1}
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf(nodes))
+	w.fit(nodes...)
+	w.runs(activities.PhaseStage, nodes...)
+	w.drainSettings()
+	w.upgrades(nodes...)
+	w.verifies(upgraded(cp1), upgraded(cp2), upgraded(w1))
+	w.releases(clusterstate.Running)
+
+	w.env.ExecuteWorkflow(Upgrade, upgrade())
+
+	var result UpgradeResult
+	require.NoError(t, w.env.GetWorkflowResult(&result))
+	require.Equal(t, UpgradeResult{Version: target, Upgraded: []string{"cp1", "cp2", "w1"}}, result)
+	require.ElementsMatch(t, []string{"stage cp1", "stage cp2", "stage w1"}, w.calls[:3], "everything is staged before anything is drained")
+	var want []string
+	for _, n := range nodes {
+		want = append(want, "cordon "+n.Name, "drain "+n.Name, "upgrade "+n.Name, "uncordon "+n.Name, "ready "+n.Name, "record "+n.Name)
+	}
+	require.Equal(t, append(want, "release Running"), w.calls[3:])
+}
+
+func TestUpgradeStopsAtTheNodeThatFailsAndPutsItsLoadBack(t *testing.T) {
+	w := newWorld(t)
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf(everyNode))
+	w.fit(everyNode...)
+	w.runs(activities.PhaseStage, everyNode...)
+	w.drainSettings()
+	w.upgrades(cp1)
+	w.reports(w1)
+	w.cordons(w1)
+	w.drainsWell(w1)
+	w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(w1, activities.PhaseUpgrade, 1)).
+		Return(activities.ScriptResult{}, fails(activities.TypeScript, "script (upgrade) on node w1: exit status 1: no space left on device")).Once()
+	w.uncordons(w1)
+	w.releases(clusterstate.Alert)
+
+	w.env.ExecuteWorkflow(Upgrade, upgrade())
+
+	kind, text := w.ended()
+	require.Equal(t, ErrFailed, kind)
+	require.Contains(t, text, "node w1 (machine m-w1), step script: ")
+	require.Contains(t, text, "no space left on device; uncordoned w1")
+	require.Contains(t, text, "1 of 4 nodes are at 1.37.2")
+	require.Equal(t, []string{"cordon cp1", "cordon w1"}, w.called("cordon"), "the rest is not started")
+}
+
+func TestUpgradeRetrySkipsWhatIsDone(t *testing.T) {
+	w := newWorld(t)
+	nodes := []plan.Node{upgraded(cp1), upgraded(w1), w2}
+	w.claims(clusterstate.Upgrading, clusterstate.Alert, target, settingsOf(nodes))
+	w.fit(w2)
+	w.runs(activities.PhaseStage, w2)
+	w.drainSettings()
+	w.reports(upgraded(cp1), upgraded(w1))
+	w.upgrades(w2)
+	w.verifies(upgraded(cp1), upgraded(w1), upgraded(w2))
+	w.releases(clusterstate.Running)
+
+	w.env.ExecuteWorkflow(Upgrade, upgrade())
+
+	var result UpgradeResult
+	require.NoError(t, w.env.GetWorkflowResult(&result))
+	require.Equal(t, UpgradeResult{Version: target, Upgraded: []string{"w2"}, Skipped: []string{"cp1", "w1"}}, result)
+	require.Equal(t, []string{"upgrade w2"}, w.called("upgrade"))
+}
+
+func TestUpgradeGoesWiderButLetsRunningNodesFinish(t *testing.T) {
+	w := newWorld(t)
+	survey := settingsOf(everyNode)
+	survey.Upgrade.MaxUnavailable = 2
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, survey)
+	w.fit(everyNode...)
+	w.runs(activities.PhaseStage, everyNode...)
+	w.drainSettings()
+	w.upgrades(cp1)
+	w.reports(w1, w2)
+	w.cordons(w1, w2)
+	w.drainsWell(w1, w2)
+	w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(w1, activities.PhaseUpgrade, 1)).
+		Return(activities.ScriptResult{}, fails(activities.TypeScript, "exit status 1")).Once()
+	w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(w2, activities.PhaseUpgrade, 1)).After(5*time.Minute).
+		Return(activities.ScriptResult{}, nil).Once()
+	w.completes(w2)
+	w.uncordons(w1)
+	w.releases(clusterstate.Alert)
+
+	w.env.ExecuteWorkflow(Upgrade, upgrade())
+
+	kind, text := w.ended()
+	require.Equal(t, ErrFailed, kind)
+	require.Contains(t, text, "node w1")
+	require.Contains(t, text, "2 of 4 nodes")
+	require.Equal(t, []string{"record cp1", "record w2"}, w.called("record"))
+	require.NotContains(t, w.called("cordon"), "cordon w3")
+}
+
+func TestPreflightReportsAllFaultsAndTouchesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]plan.Node{cp1, w1, w2}))
+	w.env.OnActivity(act.Health, mock.Anything, mock.Anything).Return(activities.HealthResult{Faults: []string{"control plane cp2 is cordoned"}}, nil).Once()
+	w.env.OnActivity(act.Preflight, mock.Anything, activities.PreflightInput{Cluster: "prod", Node: cp1}).Return(activities.PreflightResult{}, nil).Once()
+	w.env.OnActivity(act.Preflight, mock.Anything, activities.PreflightInput{Cluster: "prod", Node: w1}).
+		Return(activities.PreflightResult{Faults: []string{"node w1: the address leads to another machine"}}, nil).Once()
+	w.env.OnActivity(act.Preflight, mock.Anything, activities.PreflightInput{Cluster: "prod", Node: w2}).
+		Return(activities.PreflightResult{}, fails(activities.TypeNodeAccess, "node w2: no route to host")).Once()
+	w.releases(clusterstate.Running)
+
+	w.env.ExecuteWorkflow(Upgrade, upgrade())
+
+	kind, text := w.ended()
+	require.Equal(t, ErrRefused, kind)
+	for _, fault := range []string{"cp2 is cordoned", "w1: the address leads to another machine", "w2: no route to host", "nothing was changed"} {
+		require.Contains(t, text, fault)
+	}
+}
+
+func TestStageThatFailsGoesBack(t *testing.T) {
+	w := newWorld(t)
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]plan.Node{cp1}))
+	w.fit(cp1)
+	w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(cp1, activities.PhaseStage, 1)).
+		Return(activities.ScriptResult{}, fails(activities.TypeScript, "E: Version '1.37.2-*' for 'kubeadm' was not found")).Once()
+	w.releases(clusterstate.Running)
+
+	w.env.ExecuteWorkflow(Upgrade, upgrade())
+
+	kind, text := w.ended()
+	require.Equal(t, ErrRolledBack, kind)
+	require.Contains(t, text, "was not found; no node was touched")
+}
+
+func TestScriptThatAsksForARetryIsRunAgainAsAnotherRun(t *testing.T) {
+	w := newWorld(t)
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]plan.Node{cp1}))
+	w.fit(cp1)
+	w.runs(activities.PhaseStage, cp1)
+	w.drainSettings()
+	w.reports(cp1)
+	w.cordons(cp1)
+	w.drainsWell(cp1)
+	w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(cp1, activities.PhaseUpgrade, 1)).Return(activities.ScriptResult{Again: true}, nil).Once()
+	w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(cp1, activities.PhaseUpgrade, 2)).Return(activities.ScriptResult{}, nil).Once()
+	w.completes(cp1)
+	w.verifies(upgraded(cp1))
+	w.releases(clusterstate.Running)
+
+	w.env.ExecuteWorkflow(Upgrade, upgrade())
+
+	require.NoError(t, w.env.GetWorkflowError())
+}
+
+func TestNodeThatJoinedMeanwhileIsNotForgotten(t *testing.T) {
+	w := newWorld(t)
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]plan.Node{cp1}))
+	w.fit(cp1)
+	w.runs(activities.PhaseStage, cp1)
+	w.drainSettings()
+	w.upgrades(cp1)
+	w.verifies(upgraded(cp1), w3)
+	w.releases(clusterstate.Alert)
+
+	w.env.ExecuteWorkflow(Upgrade, upgrade())
+
+	kind, text := w.ended()
+	require.Equal(t, ErrFailed, kind)
+	require.Contains(t, text, "node w3 is at 1.36.3: it joined during the upgrade")
+}
+
+func TestSickControlPlaneStopsTheNextOne(t *testing.T) {
+	w := newWorld(t)
+	nodes := []plan.Node{cp1, cp2}
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf(nodes))
+	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp1"}).Return(activities.HealthResult{}, nil)
+	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp2"}).
+		Return(activities.HealthResult{Faults: []string{"control plane cp1 is not Ready"}}, nil).Once()
+	for _, n := range nodes {
+		w.env.OnActivity(act.Preflight, mock.Anything, activities.PreflightInput{Cluster: "prod", Node: n}).Return(activities.PreflightResult{}, nil).Once()
+	}
+	w.runs(activities.PhaseStage, nodes...)
+	w.drainSettings()
+	w.upgrades(cp1)
+	w.reports(cp2)
+	w.releases(clusterstate.Alert)
+
+	w.env.ExecuteWorkflow(Upgrade, upgrade())
+
+	_, text := w.ended()
+	require.Contains(t, text, "node cp2 (machine m-cp2), step check: not started: control plane cp1 is not Ready")
+}
+
+func TestUpgradeCancelledAtEachStep(t *testing.T) {
+	nodes := []plan.Node{cp1, w1}
+	prepared := func(t *testing.T) *world {
+		w := newWorld(t)
+		w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf(nodes))
+		w.fit(nodes...)
+		w.runs(activities.PhaseStage, nodes...)
+		return w
+	}
+	t.Run("preflight", func(t *testing.T) {
+		w := newWorld(t)
+		w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]plan.Node{cp1}))
+		w.env.OnActivity(act.Health, mock.Anything, mock.Anything).Return(activities.HealthResult{}, nil).Once()
+		w.env.OnActivity(act.Preflight, mock.Anything, mock.Anything).Return(func(context.Context, activities.PreflightInput) (activities.PreflightResult, error) {
+			return activities.PreflightResult{}, w.cancelDuring("preflight")
+		}).Once()
+		w.releases(clusterstate.Running)
+		w.env.ExecuteWorkflow(Upgrade, upgrade())
+		kind, text := w.ended()
+		require.Equal(t, "Canceled", kind)
+		require.Contains(t, text, "nothing was changed")
+	})
+	t.Run("drain", func(t *testing.T) {
+		w := prepared(t)
+		w.drainSettings()
+		w.reports(cp1)
+		w.cordons(cp1)
+		w.env.OnActivity(act.Drain, mock.Anything, drains(cp1)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
+			return drain.Result{}, w.cancelDuring("drain cp1")
+		}).Once()
+		w.uncordons(cp1)
+		w.releases(clusterstate.Alert)
+		w.env.ExecuteWorkflow(Upgrade, upgrade())
+		kind, text := w.ended()
+		require.Equal(t, "Canceled", kind)
+		require.Contains(t, text, "0 of 2 nodes are at 1.37.2")
+		require.Equal(t, []string{"cordon cp1"}, w.called("cordon"))
+	})
+	t.Run("script", func(t *testing.T) {
+		w := prepared(t)
+		w.drainSettings()
+		w.reports(cp1)
+		w.cordons(cp1)
+		w.drainsWell(cp1)
+		w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(cp1, activities.PhaseUpgrade, 1)).After(time.Minute).Return(activities.ScriptResult{}, nil).Once()
+		w.env.RegisterDelayedCallback(w.env.CancelWorkflow, 10*time.Second)
+		w.completes(cp1)
+		w.releases(clusterstate.Alert)
+		w.env.ExecuteWorkflow(Upgrade, upgrade())
+		kind, text := w.ended()
+		require.Equal(t, "Canceled", kind)
+		require.Contains(t, text, "1 of 2 nodes are at 1.37.2", "the node whose script ran is finished")
+		require.Equal(t, []string{"cordon cp1"}, w.called("cordon"), "the next one is not started")
+	})
+}
+
+func TestUpgradeStatusNamesEveryNode(t *testing.T) {
+	w := newWorld(t)
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]plan.Node{cp1}))
+	w.fit(cp1)
+	w.runs(activities.PhaseStage, cp1)
+	w.drainSettings()
+	w.upgrades(cp1)
+	w.verifies(upgraded(cp1))
+	w.releases(clusterstate.Running)
+
+	w.env.ExecuteWorkflow(Upgrade, upgrade())
+
+	value, err := w.env.QueryWorkflow(QueryStatus)
+	require.NoError(t, err)
+	var status Status
+	require.NoError(t, value.Get(&status))
+	require.Equal(t, Status{
+		Operation: op, Kind: KindUpgrade, Cluster: "prod", Target: target, Step: "every node is at 1.37.2",
+		Nodes:   []NodeStatus{{Node: "cp1", Role: plan.FirstControlPlane, Phase: Done}},
+		Started: status.Started, Deadline: status.Deadline,
+	}, status)
+	require.Equal(t, 40*time.Minute, status.Deadline.Sub(status.Started).Truncate(time.Minute))
+	require.True(t, strings.Contains(status.Markdown(), "| cp1 | first-control-plane | done |"))
+}

@@ -1,0 +1,193 @@
+package workflows
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/mock"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+
+	"ebb/activities"
+	"ebb/internal/clusterstate"
+	"ebb/internal/drain"
+	"ebb/internal/plan"
+)
+
+const op = "op-1"
+
+// world is a test of one operation: its activities are mocked with exact
+// arguments, and every call is written down in order.
+type world struct {
+	t   *testing.T
+	env *testsuite.TestWorkflowEnvironment
+
+	mu    sync.Mutex
+	calls []string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	var suite testsuite.WorkflowTestSuite
+	w := &world{t: t, env: suite.NewTestWorkflowEnvironment()}
+	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: op})
+	w.env.RegisterWorkflow(UpgradeNode)
+	w.env.RegisterActivity(&activities.Activities{})
+	w.env.SetTestTimeout(20 * time.Second)
+	t.Cleanup(func() { w.env.AssertExpectations(t) })
+	return w
+}
+
+func (w *world) note(call string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls = append(w.calls, call)
+}
+
+// called lists the calls whose name starts with one of the prefixes, in order.
+func (w *world) called(prefixes ...string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var found []string
+	for _, c := range w.calls {
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(c, p) }) {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+var (
+	cp1 = plan.Node{Name: "cp1", UID: "u-cp1", Role: plan.FirstControlPlane, Version: "v1.36.3", Ready: true, MachineID: "m-cp1"}
+	cp2 = plan.Node{Name: "cp2", UID: "u-cp2", Role: plan.ControlPlane, Version: "v1.36.3", Ready: true, MachineID: "m-cp2", Index: 1}
+	w1  = plan.Node{Name: "w1", UID: "u-w1", Role: plan.Worker, Version: "v1.36.3", Ready: true, MachineID: "m-w1", Index: 2}
+	w2  = plan.Node{Name: "w2", UID: "u-w2", Role: plan.Worker, Version: "v1.36.3", Ready: true, MachineID: "m-w2", Index: 3}
+	w3  = plan.Node{Name: "w3", UID: "u-w3", Role: plan.Worker, Version: "v1.36.3", Ready: true, MachineID: "m-w3", Index: 4}
+)
+
+func upgraded(n plan.Node) plan.Node {
+	n.Version, n.Recorded = "v1.37.2", "1.37.2"
+	return n
+}
+
+var everyNode = []plan.Node{cp1, w1, w2, w3}
+
+func settingsOf(nodes []plan.Node) activities.Survey {
+	return activities.Survey{
+		Nodes: nodes,
+		Scale: activities.ScaleSettings{Timeout: time.Hour, Attempts: 3, MaxParallel: 1, MinWorkers: 1},
+		Upgrade: activities.UpgradeSettings{
+			Retries: 3, NodeTimeout: 30 * time.Minute, ReadyTimeout: 10 * time.Minute, SteadyInterval: time.Second, MaxUnavailable: 1,
+		},
+	}
+}
+
+// claims answers the claim and the survey.
+func (w *world) claims(state, from clusterstate.State, target string, survey activities.Survey) {
+	w.env.OnActivity(act.Claim, mock.Anything, activities.ClaimInput{Cluster: "prod", Operation: op, State: state, Target: target}).
+		Return(activities.ClaimResult{From: from, Retry: from == clusterstate.Alert && target != ""}, nil).Once()
+	w.env.OnActivity(act.Survey, mock.Anything, activities.SurveyInput{Cluster: "prod"}).Return(survey, nil).Once()
+}
+
+// releases expects the cluster to be given back once, in this state.
+func (w *world) releases(state clusterstate.State) {
+	w.env.OnActivity(act.Release, mock.Anything, mock.MatchedBy(func(in activities.ReleaseInput) bool {
+		return in.Cluster == "prod" && in.Operation == op && in.State == state
+	})).Return(func(_ context.Context, in activities.ReleaseInput) (activities.ReleaseResult, error) {
+		w.note("release " + string(in.State))
+		return activities.ReleaseResult{Held: true}, nil
+	}).Once()
+}
+
+func (w *world) cordons(nodes ...plan.Node) {
+	for _, n := range nodes {
+		w.env.OnActivity(act.Cordon, mock.Anything, on(n)).Return(func(context.Context, activities.NodeInput) (activities.CordonResult, error) {
+			w.note("cordon " + n.Name)
+			return activities.CordonResult{Ours: true}, nil
+		}).Once()
+	}
+}
+
+func (w *world) uncordons(nodes ...plan.Node) {
+	for _, n := range nodes {
+		w.env.OnActivity(act.Uncordon, mock.Anything, on(n)).Return(func(context.Context, activities.NodeInput) (activities.UncordonResult, error) {
+			w.note("uncordon " + n.Name)
+			return activities.UncordonResult{Uncordoned: true}, nil
+		}).Once()
+	}
+}
+
+// drainSettings answers before every attempt.
+func (w *world) drainSettings() {
+	w.env.OnActivity(act.DrainSettings, mock.Anything, activities.DrainSettingsInput{Cluster: "prod"}).
+		Return(activities.DrainSettings{Timeout: 5 * time.Minute, RetryInterval: 30 * time.Second, Drain: drain.Settings{Parallel: 16}}, nil)
+}
+
+func drains(n plan.Node) any {
+	return mock.MatchedBy(func(in activities.DrainInput) bool { return in.NodeInput == on(n) && in.Settings.Parallel == 16 })
+}
+
+// drainsWell expects one attempt at each of these nodes.
+func (w *world) drainsWell(nodes ...plan.Node) {
+	for _, n := range nodes {
+		w.env.OnActivity(act.Drain, mock.Anything, drains(n)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
+			w.note("drain " + n.Name)
+			return drain.Result{Node: n.Name}, nil
+		}).Once()
+	}
+}
+
+// drainFails makes so many attempts at a node end with pods left.
+func (w *world) drainFails(n plan.Node, times int) {
+	w.env.OnActivity(act.Drain, mock.Anything, drains(n)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
+		w.note("drain " + n.Name)
+		return drain.Result{}, fails(activities.TypeDrain, "drain node "+n.Name+": default/web-1 blocked by budget default/web")
+	}).Times(times)
+}
+
+// cancelDuring cancels the operation while the mocked activity runs, which ends as cancelled.
+func (w *world) cancelDuring(name string) error {
+	w.note(name)
+	w.env.CancelWorkflow()
+	return temporal.NewCanceledError()
+}
+
+func on(n plan.Node) activities.NodeInput {
+	return activities.NodeInput{Cluster: "prod", Operation: op, Node: n.Name}
+}
+
+func machine(n plan.Node) activities.MachineInput {
+	return activities.MachineInput{Cluster: "prod", Node: n}
+}
+
+func fails(kind, text string) error {
+	return temporal.NewNonRetryableApplicationError(text, kind, nil)
+}
+
+// ended is the type and the text of the operation's error.
+func (w *world) ended() (kind, text string) {
+	w.t.Helper()
+	require.True(w.t, w.env.IsWorkflowCompleted())
+	err := w.env.GetWorkflowError()
+	require.Error(w.t, err)
+	var (
+		app      *temporal.ApplicationError
+		canceled *temporal.CanceledError
+	)
+	switch {
+	case errors.As(err, &canceled):
+		require.NoError(w.t, canceled.Details(&text))
+		return "Canceled", text
+	case errors.As(err, &app):
+		return app.Type(), app.Message()
+	}
+	w.t.Fatalf("unexpected error %v", err)
+	return "", ""
+}
