@@ -106,7 +106,7 @@ func TestWatchSaysWhatIsMissing(t *testing.T) {
 	defer cancel()
 	_, err = c.Watch(ctx)
 	require.ErrorContains(t, err, "watch cluster prod: no answer yet for pods, poddisruptionbudgets, nodes")
-	require.ErrorContains(t, err, "Unauthorized")
+	require.ErrorContains(t, err, "provide credentials")
 }
 
 func TestRequestsAreBoundedAndWatchesAreNot(t *testing.T) {

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -144,7 +143,9 @@ func (w *Watch) unsynced(ctx context.Context) error {
 		}
 		missing = append(missing, r.name)
 		r.mu.Lock()
-		cause = errors.Join(cause, *r.lastError)
+		if cause == nil { // one is enough: they mostly have the same reason
+			cause = *r.lastError
+		}
 		r.mu.Unlock()
 	}
 	if cause == nil {

@@ -22,6 +22,7 @@ import (
 func apiServer(t *testing.T, status meta.Status) (client kubernetes.Interface, path *string, body *policy.Eviction) {
 	t.Helper()
 	path, body = new(string), &policy.Eviction{}
+	status.TypeMeta = meta.TypeMeta{APIVersion: "v1", Kind: "Status"}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		*path = r.Method + " " + r.URL.Path
 		data, err := io.ReadAll(r.Body)

@@ -126,6 +126,9 @@ func needs(b *policy.PodDisruptionBudget) string {
 	if b.Status.ObservedGeneration < b.Generation {
 		return "the disruption controller has not worked it out yet"
 	}
+	if b.Status.DisruptionsAllowed > 0 {
+		return fmt.Sprintf("allows %d more, and so many are being evicted", b.Status.DisruptionsAllowed)
+	}
 	return fmt.Sprintf("needs %d healthy pods and has %d", b.Status.DesiredHealthy, b.Status.CurrentHealthy)
 }
 

@@ -34,8 +34,9 @@ func AcceptUpgrade(f UpgradeFacts) (retry bool, err error) {
 		return false, acceptFresh(f)
 	case clusterstate.Alert:
 		return true, acceptRetry(f)
+	default:
+		return false, refuse("the cluster is in state %s: an upgrade starts from Running, or from Alert to retry", f.Record.State)
 	}
-	return false, refuse("the cluster is in state %s: an upgrade starts from Running, or from Alert to retry", f.Record.State)
 }
 
 func acceptFresh(f UpgradeFacts) error {

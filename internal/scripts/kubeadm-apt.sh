@@ -297,7 +297,9 @@ restart_kubelet() {
         say "the kubelet was restarted already"
         return 0
     fi
-    systemctl daemon-reload && systemctl restart kubelet || die "the kubelet could not be restarted: see journalctl -u kubelet"
+    if ! systemctl daemon-reload || ! systemctl restart kubelet; then
+        die "the kubelet could not be restarted: see journalctl -u kubelet"
+    fi
     note kubelet
 }
 

@@ -1,0 +1,191 @@
+// Package embedded runs a Temporal server and its Web UI in this process, on a
+// SQLite file: durable across crashes, with nothing to install. It is one
+// process and so not highly available.
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	uiserver "github.com/temporalio/ui-server/v2/server"
+	"go.temporal.io/server/temporal"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// Ports that are used unless others are asked for: those of `temporal server start-dev`.
+const (
+	DefaultPort   = 7233
+	DefaultUIPort = 8233
+)
+
+// startTimeout is how long the server may take until it serves; it takes one to
+// three seconds on two cores.
+const startTimeout = 60 * time.Second
+
+// Options of the embedded engine.
+type Options struct {
+	Dir       string // state directory, made with mode 0700; the engine's file is temporal.db in it
+	Host      string // address to listen on, default 127.0.0.1
+	Port      int    // of the gRPC frontend; 0 = a free one
+	UIPort    int    // of the Web UI; 0 = a free one, -1 = no Web UI
+	Namespace string // default "default"
+	Log       *zap.Logger
+}
+
+// Server is a running engine.
+type Server struct {
+	options Options
+	lock    *os.File
+	server  temporal.Server
+	ui      *uiserver.Server
+	stop    sync.Once
+}
+
+// DefaultDir is where the engine's file is kept: $XDG_STATE_HOME/ebb, or
+// ~/.local/state/ebb.
+func DefaultDir() (string, error) {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "ebb"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("find the state directory: %w", err)
+	}
+	return filepath.Join(home, ".local", "state", "ebb"), nil
+}
+
+// Start starts the engine and returns when it serves. It fails with what to do
+// when a port is taken or another process has the file.
+func Start(ctx context.Context, o Options) (*Server, error) {
+	s := &Server{options: o.withDefaults()}
+	if err := s.start(ctx); err != nil {
+		s.Stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.Host == "" {
+		o.Host = "127.0.0.1"
+	}
+	if o.Namespace == "" {
+		o.Namespace = "default"
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	return o
+}
+
+func (s *Server) start(ctx context.Context) (err error) {
+	o := &s.options
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	if s.lock, err = lockDir(o.Dir); err != nil {
+		return err
+	}
+	if o.Port, err = port(ctx, o.Host, o.Port, "--port"); err != nil {
+		return err
+	}
+	if o.UIPort != -1 {
+		if o.UIPort, err = port(ctx, o.Host, o.UIPort, "--ui-port"); err != nil {
+			return err
+		}
+	}
+	if s.server, err = newServer(ctx, *o); err != nil {
+		return err
+	}
+	if err := s.server.Start(); err != nil {
+		return fmt.Errorf("start the Temporal server: %w", err)
+	}
+	if err := s.awaitServing(ctx); err != nil {
+		return err
+	}
+	if o.UIPort != -1 {
+		return s.startUI(ctx)
+	}
+	return nil
+}
+
+// Address is the host:port of the gRPC frontend.
+func (s *Server) Address() string { return net.JoinHostPort(s.options.Host, strconv.Itoa(s.options.Port)) }
+
+// Namespace is the namespace that was registered.
+func (s *Server) Namespace() string { return s.options.Namespace }
+
+// UI is the address of the Web UI, or empty when there is none.
+func (s *Server) UI() string {
+	if s.options.UIPort == -1 {
+		return ""
+	}
+	return "http://" + net.JoinHostPort(s.options.Host, strconv.Itoa(s.options.UIPort))
+}
+
+// Stop ends the engine; the file stays and may be opened again. It may be called
+// more than once.
+func (s *Server) Stop() {
+	s.stop.Do(func() {
+		if s.ui != nil {
+			s.ui.Stop()
+		}
+		if s.server != nil {
+			if err := s.server.Stop(); err != nil {
+				s.options.Log.Warn("stop the Temporal server", zap.Error(err))
+			}
+		}
+		if s.lock != nil {
+			unlockDir(s.lock)
+		}
+	})
+}
+
+// awaitServing waits until the frontend's health service says that it serves.
+func (s *Server) awaitServing(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	conn, err := grpc.NewClient(s.Address(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // nothing was written
+	health := grpc_health_v1.NewHealthClient(conn)
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		answer, err := health.Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "temporal.api.workflowservice.v1.WorkflowService"})
+		if err == nil && answer.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the Temporal server at %s does not serve: %w", s.Address(), errors.Join(ctx.Err(), err))
+		case <-ticker.C:
+		}
+	}
+}
+
+// port is the wanted port if it is free, or any free one for 0.
+func port(ctx context.Context, host string, wanted int, flag string) (int, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(wanted)))
+	if err != nil {
+		return 0, fmt.Errorf("port %d on %s cannot be used (%w): is another `ebb dev` or Temporal running? Stop it, or choose another port with %s", wanted, host, err, flag)
+	}
+	got := l.Addr().(*net.TCPAddr).Port
+	if err := l.Close(); err != nil {
+		return 0, fmt.Errorf("probe port %d: %w", got, err)
+	}
+	return got, nil
+}

@@ -1,0 +1,71 @@
+// Package engine connects to Temporal. Which Temporal that is, the embedded one
+// or a cluster of its own, only the standard TEMPORAL_* settings tell.
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/contrib/envconfig"
+	"go.uber.org/zap"
+)
+
+// TaskQueue is the queue that Ebb's workers poll.
+const TaskQueue = "ebb"
+
+// Options override what the environment and the profile say; empty = they decide.
+type Options struct {
+	Address   string // host:port
+	Namespace string
+}
+
+// Dial connects as TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, the TLS and API key
+// settings, or the profile named by TEMPORAL_PROFILE say; the default is
+// localhost:7233 and namespace "default". The error says which address did not
+// answer and what to do.
+func Dial(ctx context.Context, log *zap.Logger, o Options) (client.Client, error) {
+	options, err := Resolve(o)
+	if err != nil {
+		return nil, err
+	}
+	options.Logger = Logger(log)
+	c, err := client.DialContext(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("no Temporal engine answers at %s (namespace %s): start one with `ebb dev`, or set TEMPORAL_ADDRESS: %w",
+			options.HostPort, options.Namespace, err)
+	}
+	return c, nil
+}
+
+// Resolve is what Dial connects with.
+func Resolve(o Options) (client.Options, error) {
+	options, err := envconfig.LoadDefaultClientOptions()
+	if err != nil {
+		return client.Options{}, fmt.Errorf("TEMPORAL_* settings: %w", err)
+	}
+	if o.Address != "" {
+		options.HostPort = o.Address
+	}
+	if o.Namespace != "" {
+		options.Namespace = o.Namespace
+	}
+	if options.HostPort == "" {
+		options.HostPort = client.DefaultHostPort
+	}
+	if options.Namespace == "" {
+		options.Namespace = client.DefaultNamespace
+	}
+	return options, nil
+}
+
+// Identity names the engine and namespace a client talks to: the cluster ID,
+// which is made once and kept in the engine's store, and the namespace.
+func Identity(ctx context.Context, c client.Client, namespace string) (string, error) {
+	info, err := c.WorkflowService().GetClusterInfo(ctx, &workflowservice.GetClusterInfoRequest{})
+	if err != nil {
+		return "", fmt.Errorf("identify the Temporal engine: %w", err)
+	}
+	return info.GetClusterId() + "/" + namespace, nil
+}

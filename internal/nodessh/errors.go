@@ -1,0 +1,112 @@
+package nodessh
+
+import (
+	"errors"
+	"fmt"
+)
+
+// HostKeyProblem says why a host key was not accepted.
+type HostKeyProblem string
+
+// The problems of a host key.
+const (
+	HostKeyMismatch HostKeyProblem = "mismatch" // another key is known for the host
+	HostKeyUnknown  HostKeyProblem = "unknown"  // no key is known for the host
+	HostKeyRevoked  HostKeyProblem = "revoked"  // the key is marked @revoked
+	HostKeyFile     HostKeyProblem = "file"     // the known_hosts file cannot be used
+)
+
+// HostKeyError is a host that could not prove who it is. It is permanent.
+type HostKeyError struct {
+	Problem     HostKeyProblem
+	Host        string // as it is written in known_hosts
+	File        string // the known_hosts file
+	Line        int    // line of the entry that decided, 0 if none
+	Fingerprint string // SHA256 fingerprint of the presented key, empty if none was presented
+	Err         error  // cause, may be nil
+}
+
+func (e *HostKeyError) Error() string {
+	switch e.Problem {
+	case HostKeyMismatch:
+		return fmt.Sprintf("host key of %s has changed: it presented %s, but %s:%d holds another key; "+
+			"either the machine was re-installed (check it, then delete that line) or someone is between it and Ebb",
+			e.Host, e.Fingerprint, e.File, e.Line)
+	case HostKeyUnknown:
+		return fmt.Sprintf("host key of %s is not known: it presented %s; "+
+			"check the fingerprint and add the key to %s, or set ssh.acceptNew to pin unknown hosts",
+			e.Host, e.Fingerprint, e.File)
+	case HostKeyRevoked:
+		return fmt.Sprintf("host key of %s is revoked: it presented %s, which %s:%d marks @revoked; give the machine a new host key",
+			e.Host, e.Fingerprint, e.File, e.Line)
+	default:
+		return fmt.Sprintf("host key of %s cannot be checked against %q: %v", e.Host, e.File, e.Err)
+	}
+}
+
+func (e *HostKeyError) Unwrap() error { return e.Err }
+
+// AuthError is a login that the host refused. It is permanent.
+type AuthError struct {
+	User, Host string
+	Err        error
+}
+
+func (e *AuthError) Error() string {
+	return fmt.Sprintf("%s does not let user %s log in with the configured keys: %v; "+
+		"check ssh.user and ssh.identityFile, and authorized_keys on the machine", e.Host, e.User, e.Err)
+}
+
+func (e *AuthError) Unwrap() error { return e.Err }
+
+// KeyFileError is a key, certificate, passphrase or agent that cannot be used. It is permanent.
+type KeyFileError struct {
+	File string // a path, or SSH_AUTH_SOCK
+	Err  error
+}
+
+func (e *KeyFileError) Error() string { return fmt.Sprintf("ssh key %s: %v", e.File, e.Err) }
+
+func (e *KeyFileError) Unwrap() error { return e.Err }
+
+// SudoError is a sudo that wants a password or refuses. It is permanent.
+type SudoError struct {
+	Node   string
+	Stderr string
+}
+
+func (e *SudoError) Error() string {
+	return fmt.Sprintf("sudo on node %s does not work without a password: %s; give the ssh user a NOPASSWD rule", e.Node, e.Stderr)
+}
+
+// TransportError is a connection that could not be made or was lost. Trying again may help.
+type TransportError struct {
+	Node string
+	Op   string
+	Err  error
+}
+
+func (e *TransportError) Error() string {
+	return fmt.Sprintf("ssh to node %s: %s: %v", e.Node, e.Op, e.Err)
+}
+
+func (e *TransportError) Unwrap() error { return e.Err }
+
+// RunError is what the node itself says against a run, for example a full disk.
+type RunError struct {
+	Node, Message string
+}
+
+func (e *RunError) Error() string { return fmt.Sprintf("node %s: %s", e.Node, e.Message) }
+
+// Permanent reports that trying the same again is useless: a host key, a login, a
+// key file or sudo was refused.
+func Permanent(err error) bool {
+	var (
+		hostKey *HostKeyError
+		auth    *AuthError
+		keyFile *KeyFileError
+		sudo    *SudoError
+	)
+	return errors.As(err, &hostKey) || errors.As(err, &auth) || errors.As(err, &keyFile) || errors.As(err, &sudo)
+}

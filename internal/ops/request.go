@@ -1,0 +1,134 @@
+package ops
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"ebb/internal/plan"
+	"ebb/workflows"
+)
+
+// Request says what an operation is to do.
+type Request struct {
+	ID      string         `json:"id"` // made by the caller, see NewID
+	Kind    workflows.Kind `json:"kind"`
+	Cluster string         `json:"cluster"`
+	Nodes   []string       `json:"nodes,omitempty"`  // to drain or to remove
+	Count   int            `json:"count,omitempty"`  // of workers to remove, when Nodes is empty
+	Target  string         `json:"target,omitempty"` // version to upgrade to
+}
+
+// words are the kinds as a person types them.
+var words = map[workflows.Kind]string{
+	workflows.KindDrain: "drain", workflows.KindScaleDown: "scale-down", workflows.KindUpgrade: "upgrade",
+}
+
+// Word is a kind of operation as a person types it: "scale-down".
+func Word(k workflows.Kind) string {
+	if word, ok := words[k]; ok {
+		return word
+	}
+	return string(k)
+}
+
+// Kinds lists the kinds of operations as a person types them, sorted.
+func Kinds() []string {
+	list := make([]string, 0, len(words))
+	for _, word := range words {
+		list = append(list, word)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// ParseKind is the kind that a word stands for.
+func ParseKind(word string) (workflows.Kind, error) {
+	for kind, w := range words {
+		if w == word || string(kind) == word {
+			return kind, nil
+		}
+	}
+	return "", &RequestError{Faults: []string{fmt.Sprintf("there is no kind of operation %q, only %s", word, strings.Join(Kinds(), ", "))}}
+}
+
+// NewID makes an operation ID that tells what, where and when:
+// upgrade-prod-20261201-014711-3f9a. The last part is random.
+func NewID(k workflows.Kind, cluster string, now time.Time) (string, error) {
+	var tail [2]byte
+	if _, err := rand.Read(tail[:]); err != nil {
+		return "", fmt.Errorf("make an operation ID: %w", err)
+	}
+	return fmt.Sprintf("%s-%s-%s-%s", Word(k), cluster, now.UTC().Format("20060102-150405"), hex.EncodeToString(tail[:])), nil
+}
+
+// idShape keeps IDs fit for what they become: a workflow ID (with /<node> added
+// for children), an annotation, and part of a directory name on a node.
+var idShape = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// Validate reports everything that is wrong with a request, as a *RequestError.
+func (r Request) Validate() error {
+	var faults []string
+	fault := func(wrong bool, format string, args ...any) {
+		if wrong {
+			faults = append(faults, fmt.Sprintf(format, args...))
+		}
+	}
+	fault(!idShape.MatchString(r.ID), "operation ID %q: want up to 128 letters, digits, '.', '_' or '-'", r.ID)
+	fault(r.Cluster == "", "no cluster is named")
+	fault(slices.Contains(r.Nodes, ""), "a node name is empty")
+	_, known := words[r.Kind]
+	fault(!known, "there is no kind of operation %q", r.Kind)
+	switch r.Kind {
+	case workflows.KindUpgrade:
+		_, err := plan.ParseVersion(r.Target)
+		fault(err != nil, "target %v", err)
+	case workflows.KindDrain:
+		fault(len(r.Nodes) == 0, "no node to drain is named")
+	case workflows.KindScaleDown:
+		fault(len(r.Nodes) > 0 && r.Count != 0, "give node names or a count, not both")
+		fault(len(r.Nodes) == 0 && r.Count < 1, "give the nodes to remove, or a count of at least 1")
+	}
+	if len(faults) > 0 {
+		return &RequestError{Faults: faults}
+	}
+	return nil
+}
+
+// String is what was asked for, without the ID: "upgrade of prod to 1.37.2".
+func (r Request) String() string {
+	text := fmt.Sprintf("%s of %s", Word(r.Kind), r.Cluster)
+	switch {
+	case r.Target != "":
+		text += " to " + plan.Canonical(r.Target)
+	case len(r.Nodes) > 0:
+		text += ", " + strings.Join(r.Nodes, ", ")
+	case r.Count == 1:
+		text += " by 1 node"
+	case r.Count > 1:
+		text += fmt.Sprintf(" by %d nodes", r.Count)
+	}
+	return text
+}
+
+// same reports whether two requests ask for the same thing.
+func (r Request) same(other Request) bool {
+	return r.Kind == other.Kind && r.Cluster == other.Cluster && r.Count == other.Count &&
+		plan.Canonical(r.Target) == plan.Canonical(other.Target) && slices.Equal(slices.Sorted(slices.Values(r.Nodes)), slices.Sorted(slices.Values(other.Nodes)))
+}
+
+// workflow is the workflow that does it, and its input.
+func (r Request) workflow() (run, input any) {
+	switch r.Kind {
+	case workflows.KindUpgrade:
+		return workflows.Upgrade, workflows.UpgradeInput{Cluster: r.Cluster, Target: r.Target}
+	case workflows.KindDrain:
+		return workflows.Drain, workflows.DrainInput{Cluster: r.Cluster, Nodes: r.Nodes}
+	default:
+		return workflows.ScaleDown, workflows.ScaleDownInput{Cluster: r.Cluster, Nodes: r.Nodes, Count: r.Count}
+	}
+}

@@ -1,0 +1,271 @@
+package sandbox
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"ebb/internal/sandbox/nodefs"
+)
+
+const (
+	loopback    = "127.0.0.1"
+	probePause  = 50 * time.Millisecond // between two looks at a server that starts
+	stopGrace   = 3 * time.Second       // of a kube-apiserver that is restarted
+	clientQPS   = 200                   // nobody has to be protected from these clients
+	clientBurst = 400
+)
+
+//go:embed stages/stages.yaml
+var stages string
+
+// controlPlane is etcd, the kube-apiserver, and what works on it.
+type controlPlane struct {
+	opts     Options
+	launcher *launcher
+	pki      *pki
+	url      string // of the kube-apiserver
+	apiArgs  []string
+	others   []*process
+	client   *kubernetes.Clientset
+
+	restart sync.Mutex // one restart or stop at a time
+	mu      sync.Mutex
+	api     *process // the kube-apiserver that runs, or ran last
+	stopped bool
+}
+
+func (c *controlPlane) path(elem ...string) string {
+	return filepath.Join(append([]string{c.opts.Dir}, elem...)...)
+}
+
+func (c *controlPlane) bin(name string) string { return filepath.Join(c.opts.BinDir, name) }
+
+func (c *controlPlane) admin() string { return c.path("kubeconfig") }
+
+// start runs the control plane until the kube-apiserver is ready.
+func (c *controlPlane) start(ctx context.Context) error {
+	ports, err := freePorts(ctx, 3)
+	if err != nil {
+		return err
+	}
+	c.url = "https://" + net.JoinHostPort(loopback, strconv.Itoa(ports[0]))
+	if err := c.startStore(ports); err != nil {
+		return err
+	}
+	if err := c.makeClient(); err != nil {
+		return err
+	}
+	c.opts.Log.Info("sandbox: etcd and kube-apiserver are starting", zap.String("url", c.url))
+	if err := c.waitAPI(ctx); err != nil {
+		return err
+	}
+	return c.startWorkers()
+}
+
+// startStore runs etcd and the kube-apiserver, which waits for it by itself.
+func (c *controlPlane) startStore(ports []int) error {
+	etcd, err := c.pki.issue("etcd", "etcd")
+	if err != nil {
+		return err
+	}
+	server, err := c.pki.issue("apiserver", "kube-apiserver")
+	if err != nil {
+		return err
+	}
+	signing, err := c.pki.serviceAccountKey()
+	if err != nil {
+		return err
+	}
+	client, peer := fmt.Sprintf("https://%s:%d", loopback, ports[1]), fmt.Sprintf("https://%s:%d", loopback, ports[2])
+	store, err := c.launcher.start(c.bin("etcd"), "--name=sandbox", "--data-dir="+c.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
+		"--listen-client-urls="+client, "--advertise-client-urls="+client,
+		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=sandbox="+peer,
+		"--cert-file="+etcd.Cert, "--key-file="+etcd.Key, "--client-cert-auth", "--trusted-ca-file="+c.pki.ca(),
+		"--peer-cert-file="+etcd.Cert, "--peer-key-file="+etcd.Key, "--peer-client-cert-auth", "--peer-trusted-ca-file="+c.pki.ca())
+	if err != nil {
+		return err
+	}
+	c.others = append(c.others, store)
+	c.apiArgs = []string{
+		"--bind-address=" + loopback, "--advertise-address=" + loopback, "--secure-port=" + strconv.Itoa(ports[0]),
+		"--endpoint-reconciler-type=none", // a loopback address may not be an endpoint
+		"--etcd-servers=" + client, "--etcd-cafile=" + c.pki.ca(), "--etcd-certfile=" + server.Cert, "--etcd-keyfile=" + server.Key,
+		"--tls-cert-file=" + server.Cert, "--tls-private-key-file=" + server.Key, "--client-ca-file=" + c.pki.ca(),
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + signing, "--service-account-signing-key-file=" + signing,
+		"--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged", "--profiling=false",
+	}
+	return c.startAPI()
+}
+
+func (c *controlPlane) startAPI() error {
+	p, err := c.launcher.start(c.bin("kube-apiserver"), c.apiArgs...)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.api = p
+	return nil
+}
+
+// processes are all programs of the control plane.
+func (c *controlPlane) processes() []*process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.api == nil {
+		return c.others
+	}
+	return append([]*process{c.api}, c.others...)
+}
+
+func (c *controlPlane) makeClient() error {
+	admin, err := c.pki.issue("admin", "kubernetes-admin", "system:masters")
+	if err != nil {
+		return err
+	}
+	if err := c.pki.kubeconfig(c.admin(), c.url, admin); err != nil {
+		return err
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", c.admin())
+	if err != nil {
+		return err
+	}
+	cfg.QPS, cfg.Burst = clientQPS, clientBurst
+	c.client, err = kubernetes.NewForConfig(cfg)
+	return err
+}
+
+// startWorkers runs the controllers, the scheduler and the simulated kubelets.
+func (c *controlPlane) startWorkers() error {
+	manager, err := c.identity("kube-controller-manager", "system:kube-controller-manager", "system:masters")
+	if err != nil {
+		return err
+	}
+	scheduler, err := c.identity("kube-scheduler", "system:kube-scheduler", "system:masters")
+	if err != nil {
+		return err
+	}
+	kubelets, err := c.identity("kwok", "kwok", "system:masters")
+	if err != nil {
+		return err
+	}
+	behaviour := c.path("stages.yaml")
+	text := strings.NewReplacer("POD_READY_MILLISECONDS", strconv.FormatInt(c.opts.PodReadyDelay.Milliseconds(), 10),
+		"POD_DELETE_MILLISECONDS", strconv.FormatInt(c.opts.PodDeleteDelay.Milliseconds(), 10)).Replace(stages)
+	if err := os.WriteFile(behaviour, []byte(text), 0o600); err != nil {
+		return err
+	}
+	tuned := []string{"--leader-elect=false", "--secure-port=0", "--kube-api-qps=" + strconv.Itoa(clientQPS), "--kube-api-burst=" + strconv.Itoa(clientBurst)}
+	for _, program := range [][]string{
+		append([]string{"kube-controller-manager", "--kubeconfig=" + manager, "--root-ca-file=" + c.pki.ca(), "--node-monitor-period=1s",
+			"--service-account-private-key-file=" + filepath.Join(c.pki.dir, "sa.key")}, tuned...),
+		append([]string{"kube-scheduler", "--kubeconfig=" + scheduler}, tuned...),
+		{"kwok", "--kubeconfig=" + kubelets, "--config=" + behaviour, "--manage-nodes-with-label-selector=" + kubeletLabel + "=running",
+			"--node-ip=" + loopback, "--cidr=10.244.0.0/16", "--node-lease-duration-seconds=40"},
+	} {
+		p, err := c.launcher.start(c.bin(program[0]), program[1:]...)
+		if err != nil {
+			return err
+		}
+		c.others = append(c.others, p)
+	}
+	return nil
+}
+
+// identity writes the kubeconfig of one program.
+func (c *controlPlane) identity(name, user, group string) (string, error) {
+	pair, err := c.pki.issue(name, user, group)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(c.pki.dir, name+".kubeconfig")
+	return path, c.pki.kubeconfig(path, c.url, pair)
+}
+
+// waitAPI waits until the kube-apiserver is ready, or fails with the log of what ended.
+func (c *controlPlane) waitAPI(ctx context.Context) error {
+	ticker := time.NewTicker(probePause)
+	defer ticker.Stop()
+	for {
+		body, err := c.client.RESTClient().Get().AbsPath("/readyz").Timeout(2 * time.Second).DoRaw(ctx)
+		if err == nil && string(body) == "ok" {
+			return nil
+		}
+		if ended := c.ended(); ended != nil {
+			return ended
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("the kube-apiserver did not get ready: %w", ctx.Err()), err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// ended is an error when a program that should run does not.
+func (c *controlPlane) ended() error {
+	for _, p := range c.processes() {
+		select {
+		case <-p.ended:
+			if !p.wanted.Load() {
+				return p.failure()
+			}
+		default:
+		}
+	}
+	return nil
+}
+
+// restartAPI ends the kube-apiserver and starts it again after the downtime, on the same port.
+func (c *controlPlane) restartAPI(ctx context.Context, downtime time.Duration) error {
+	c.restart.Lock()
+	defer c.restart.Unlock()
+	if c.stopped {
+		return errors.New("the sandbox is stopped")
+	}
+	c.processes()[0].stop(stopGrace)
+	select {
+	case <-ctx.Done():
+	case <-time.After(downtime):
+	}
+	// A cancelled restart, too, leaves an API server behind.
+	if err := c.startAPI(); err != nil {
+		return err
+	}
+	return c.waitAPI(ctx)
+}
+
+// stop kills everything: nothing of a sandbox is kept.
+func (c *controlPlane) stop() {
+	c.restart.Lock()
+	defer c.restart.Unlock()
+	c.stopped = true
+	for _, p := range c.processes() {
+		p.stop(0)
+	}
+	c.launcher.close()
+}
+
+// nodeCertificates are what a node may act with: its kubelet's, and the administrator's on a control plane.
+func (c *controlPlane) nodeCertificates(node string, controlPlane bool) (kubelet, admin nodefs.KeyPair, err error) {
+	if kubelet, err = c.pki.issue("node-"+node, "system:node:"+node, "system:nodes"); err != nil || !controlPlane {
+		return kubelet, admin, err
+	}
+	admin, err = c.pki.issue("admin-"+node, "kubernetes-admin", "system:masters")
+	return kubelet, admin, err
+}

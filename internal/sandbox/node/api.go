@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"ebb/internal/sandbox/nodefs"
+)
+
+const (
+	apiPatience = 5 * time.Minute // how long a stand-in waits for an API server that is down
+	apiPause    = 250 * time.Millisecond
+	apiTimeout  = 10 * time.Second // of one call
+)
+
+// api talks to the kube-apiserver with a client certificate.
+type api struct {
+	url    string
+	client *http.Client
+}
+
+func (n node) api(as nodefs.KeyPair) (*api, error) {
+	ca, err := os.ReadFile(n.info.CA)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("%s holds no certificate", n.info.CA)
+	}
+	pair, err := tls.LoadX509KeyPair(as.Cert, as.Key)
+	if err != nil {
+		return nil, err
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}}
+	return &api{url: n.info.API, client: &http.Client{Transport: transport, Timeout: apiTimeout}}, nil
+}
+
+// call makes a request, again and again while the API server is down or overloaded.
+func (a *api) call(method, path string, body any) (code int, answer []byte, err error) {
+	for deadline := time.Now().Add(apiPatience); ; time.Sleep(apiPause) {
+		code, answer, err = a.once(method, path, body)
+		down := err != nil || code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
+		if !down || time.Now().After(deadline) {
+			return code, answer, err
+		}
+	}
+}
+
+func (a *api) once(method, path string, body any) (code int, answer []byte, err error) {
+	var reader io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return 0, nil, err
+		}
+		reader = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(context.Background(), method, a.url+path, reader)
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Accept", "application/json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/strategic-merge-patch+json")
+	}
+	resp, err := a.client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	answer, err = io.ReadAll(resp.Body)
+	return resp.StatusCode, answer, errors.Join(err, resp.Body.Close())
+}

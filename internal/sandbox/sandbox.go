@@ -1,0 +1,230 @@
+// Package sandbox runs a real Kubernetes control plane on this host without
+// root: etcd, kube-apiserver, controllers and scheduler as child processes,
+// simulated kubelets (kwok), and an SSH server per node with stand-ins for
+// kubeadm, apt-get and the like. It is what the demo and the end to end tests
+// work on; nothing else may know of it.
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// startTimeout bounds a start; it takes 6 to 12 seconds on two cores.
+const startTimeout = 2 * time.Minute
+
+// Options says how a sandbox is to be.
+type Options struct {
+	Dir            string        // holds everything; must be empty or missing
+	BinDir         string        // programs of the sandbox; empty = EBB_BIN, else .bin found by itself
+	Version        string        // of the nodes, default 1.36.3
+	ControlPlanes  int           // default 1; they share one kube-apiserver
+	Workers        int           // default 3
+	PodReadyDelay  time.Duration // from a pod's start until it is ready
+	PodDeleteDelay time.Duration // from a pod's deletion until it is gone
+	ScriptDelay    time.Duration // how long a kubeadm upgrade takes
+	Log            *zap.Logger   // nil = silent
+}
+
+func (o *Options) complete() error {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if o.Version == "" {
+		o.Version = "1.36.3"
+	}
+	o.ControlPlanes = max(1, o.ControlPlanes)
+	if o.Workers <= 0 {
+		o.Workers = 3
+	}
+	if o.Dir == "" {
+		return errors.New("a sandbox needs a directory")
+	}
+	var err error
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+		return err
+	}
+	if o.BinDir, err = findBinaries(o.BinDir); err != nil {
+		return err
+	}
+	for _, dir := range []string{"logs", "ssh", "nodes"} {
+		if err := os.MkdirAll(filepath.Join(o.Dir, dir), 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Sandbox is a running cluster with its machines.
+type Sandbox struct {
+	opts     Options
+	plane    *controlPlane
+	lock     *os.File // held while this process runs: see the stand-ins
+	machines map[string]*Machine
+	order    []string // names: control planes, then workers
+	sshKey   string   // private key file of the only SSH user
+	stopped  sync.Once
+	quit     chan struct{}
+	watching sync.WaitGroup
+}
+
+// Start makes a cluster in an empty directory and waits until its nodes are
+// Ready and pods can be made. On an error nothing is left running.
+func Start(ctx context.Context, opts Options) (_ *Sandbox, err error) {
+	began := time.Now()
+	if err := vacant(opts.Dir); err != nil {
+		return nil, err
+	}
+	if err := opts.complete(); err != nil {
+		return nil, fmt.Errorf("start sandbox: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	s := &Sandbox{opts: opts, machines: map[string]*Machine{}, quit: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			s.Stop()
+		}
+	}()
+	for _, step := range []func(context.Context) error{s.holdLock, s.startPlane, s.addMachines, s.addSystem, s.settle} {
+		if err := step(ctx); err != nil {
+			if s.plane != nil {
+				if ended := s.plane.ended(); ended != nil {
+					err = errors.Join(err, ended)
+				}
+			}
+			return nil, fmt.Errorf("start sandbox in %s: %w", opts.Dir, err)
+		}
+	}
+	opts.Log.Info("sandbox: ready", zap.Int("controlPlanes", opts.ControlPlanes), zap.Int("workers", opts.Workers), zap.Duration("took", time.Since(began).Round(10*time.Millisecond)))
+	return s, nil
+}
+
+// vacant refuses a directory that holds something: an earlier sandbox is not continued.
+func vacant(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("start sandbox: %w", err)
+	}
+	if len(entries) > 0 {
+		return fmt.Errorf("start sandbox: %s is not empty (it holds %s): remove it or name another directory", dir, entries[0].Name())
+	}
+	return nil
+}
+
+func (s *Sandbox) holdLock(context.Context) (err error) {
+	if s.lock, err = os.OpenFile(filepath.Join(s.opts.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		return err
+	}
+	return syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) // #nosec G115 -- a descriptor is small
+}
+
+func (s *Sandbox) startPlane(ctx context.Context) error {
+	authority, err := newPKI(filepath.Join(s.opts.Dir, "pki"))
+	if err != nil {
+		return err
+	}
+	s.plane = &controlPlane{opts: s.opts, launcher: newLauncher(s.opts.Dir, s.opts.Log), pki: authority}
+	return s.plane.start(ctx)
+}
+
+// settle waits until every node is Ready and schedulable and pods can be made.
+func (s *Sandbox) settle(ctx context.Context) error {
+	client := s.Client()
+	for _, namespace := range []string{"default", "kube-system"} {
+		// The controllers make it; pods are refused before.
+		err := waitFor(ctx, s.plane.ended, client.CoreV1().ServiceAccounts(namespace), "default", func(*core.ServiceAccount) bool { return true })
+		if err != nil {
+			return fmt.Errorf("wait for the service account of %s: %w", namespace, err)
+		}
+	}
+	for _, name := range s.order {
+		if err := waitFor(ctx, s.plane.ended, client.CoreV1().Nodes(), name, settled); err != nil {
+			return fmt.Errorf("wait for node %s: %w", name, err)
+		}
+	}
+	s.watching.Go(s.watchMachines)
+	return nil
+}
+
+func settled(n *core.Node) bool {
+	for _, taint := range n.Spec.Taints {
+		if taint.Key == core.TaintNodeNotReady {
+			return false
+		}
+	}
+	return ready(n)
+}
+
+func ready(n *core.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == core.NodeReady {
+			return c.Status == core.ConditionTrue
+		}
+	}
+	return false
+}
+
+// Stop ends everything the sandbox runs, also what runs on its nodes; the
+// directory stays. It may be called more than once.
+func (s *Sandbox) Stop() {
+	s.stopped.Do(func() {
+		close(s.quit)
+		s.watching.Wait()
+		for _, m := range s.machines {
+			m.ssh.close()
+		}
+		if s.plane != nil {
+			s.plane.stop()
+		}
+		for _, m := range s.machines {
+			killUnder(m.dir.Bin())
+		}
+		if s.lock != nil {
+			if err := s.lock.Close(); err != nil {
+				s.opts.Log.Warn("sandbox: release its lock", zap.Error(err))
+			}
+		}
+	})
+}
+
+// Client talks to the kube-apiserver as its administrator.
+func (s *Sandbox) Client() kubernetes.Interface { return s.plane.client }
+
+// Kubeconfig is the path of the administrator's kubeconfig (mode 0600).
+func (s *Sandbox) Kubeconfig() string { return s.plane.admin() }
+
+// Dir is the directory that holds everything, logs included.
+func (s *Sandbox) Dir() string { return s.opts.Dir }
+
+// Machine is the machine of a node; nil for a name the sandbox never had.
+func (s *Sandbox) Machine(node string) *Machine { return s.machines[node] }
+
+// Nodes are the Node objects that are in the cluster now, sorted by name.
+func (s *Sandbox) Nodes(ctx context.Context) ([]core.Node, error) {
+	list, err := s.Client().CoreV1().Nodes().List(ctx, meta.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list the nodes of the sandbox: %w", err)
+	}
+	return list.Items, nil
+}
+
+// RestartAPIServer stops the kube-apiserver and starts it again after the
+// downtime, on the same port; it returns when the server is ready.
+func (s *Sandbox) RestartAPIServer(ctx context.Context, downtime time.Duration) error {
+	if err := s.plane.restartAPI(ctx, downtime); err != nil {
+		return fmt.Errorf("restart the kube-apiserver of the sandbox: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+// Package replay proves that this version of the workflows continues what
+// earlier ones began: it replays histories that `make record` took from real runs.
+package replay
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	historypb "go.temporal.io/api/history/v1"
+	"go.temporal.io/api/temporalproto"
+	"go.temporal.io/sdk/worker"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"ebb/internal/workers"
+)
+
+// histories are the recorded runs, by file name.
+func histories(t *testing.T) map[string]*historypb.History {
+	t.Helper()
+	files, err := filepath.Glob("histories/*.json")
+	require.NoError(t, err)
+	require.NotEmpty(t, files, "no recorded histories: run make record")
+	all := map[string]*historypb.History{}
+	for _, file := range files {
+		body, err := os.ReadFile(file)
+		require.NoError(t, err)
+		history := &historypb.History{}
+		require.NoError(t, temporalproto.CustomJSONUnmarshalOptions{DiscardUnknown: true}.Unmarshal(body, history), file)
+		all[file] = history
+	}
+	return all
+}
+
+func workflowType(h *historypb.History) string {
+	return h.GetEvents()[0].GetWorkflowExecutionStartedEventAttributes().GetWorkflowType().GetName()
+}
+
+func TestReplay(t *testing.T) {
+	for file, history := range histories(t) {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			replayer := worker.NewWorkflowReplayer()
+			workers.RegisterWorkflows(replayer)
+			require.NoError(t, replayer.ReplayWorkflowHistory(nil, history))
+		})
+	}
+}
+
+func TestEveryWorkflowTypeHasAHistory(t *testing.T) {
+	recorded := map[string]bool{}
+	for _, history := range histories(t) {
+		recorded[workflowType(history)] = true
+	}
+	for _, name := range workers.WorkflowTypes() {
+		require.True(t, recorded[name], "no recorded history of workflow %s: run make record", name)
+	}
+}
+
+// secret matches what only a key, a kubeconfig or a token contains. (The
+// recording run itself also looks for the very key and kubeconfig it used.)
+var secret = regexp.MustCompile(`PRIVATE KEY|client-key-data|client-certificate-data|certificate-authority-data|eyJhbGciOi|(?i:bearer )`)
+
+func TestHistoriesHoldNoSecret(t *testing.T) {
+	for file, history := range histories(t) {
+		texts := 0
+		eachText(history.ProtoReflect(), func(text string) {
+			texts++
+			require.NotRegexp(t, secret, text, file)
+		})
+		require.Greater(t, texts, 10, "payloads of %s were looked at", file)
+	}
+}
+
+func TestSecretsAreFoundInPayloads(t *testing.T) {
+	for _, history := range histories(t) {
+		tainted := proto.Clone(history).(*historypb.History)
+		input := tainted.GetEvents()[0].GetWorkflowExecutionStartedEventAttributes().GetInput().GetPayloads()
+		input[0].Data = append(input[0].Data, "-----BEGIN OPENSSH PRIVATE KEY-----"...)
+		found := false
+		eachText(tainted.ProtoReflect(), func(text string) { found = found || secret.MatchString(text) })
+		require.True(t, found)
+	}
+}
+
+// eachText visits every string and every byte string of a message, which is
+// where payloads are.
+func eachText(m protoreflect.Message, visit func(string)) {
+	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		switch {
+		case field.IsMap():
+			value.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+				eachValue(field.MapValue(), v, visit)
+				return true
+			})
+		case field.IsList():
+			for i := range value.List().Len() {
+				eachValue(field, value.List().Get(i), visit)
+			}
+		default:
+			eachValue(field, value, visit)
+		}
+		return true
+	})
+}
+
+func eachValue(field protoreflect.FieldDescriptor, value protoreflect.Value, visit func(string)) {
+	switch field.Kind() {
+	case protoreflect.StringKind:
+		visit(value.String())
+	case protoreflect.BytesKind:
+		visit(string(value.Bytes()))
+	case protoreflect.MessageKind, protoreflect.GroupKind:
+		eachText(value.Message(), visit)
+	default: // numbers hold no secret
+	}
+}
