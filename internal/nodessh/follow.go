@@ -52,11 +52,8 @@ func (c *Client) Follow(ctx context.Context, dir string, offset int64, out func(
 		return status, nil
 	case errors.As(err, &fromOut):
 		return RunStatus{}, fromOut.error
-	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		if sessionErr != nil {
-			return RunStatus{}, fmt.Errorf("follow run %s: %w", dir, sessionErr)
-		}
-		return RunStatus{}, fmt.Errorf("follow run %s: %w", dir, c.complaint(err, stderr.String(), exit))
+	case sessionErr != nil && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)):
+		return RunStatus{}, fmt.Errorf("follow run %s: %w", dir, sessionErr)
 	default:
 		return RunStatus{}, fmt.Errorf("follow run %s: %w", dir, c.complaint(err, stderr.String(), exit))
 	}

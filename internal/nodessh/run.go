@@ -141,6 +141,8 @@ func (c *Client) complaint(err error, stderr string, exit int) error {
 		return &RunError{Node: c.target.Node, Message: joinNonEmpty(string(refused), stderr)}
 	case c.target.Sudo && strings.HasPrefix(stderr, "sudo:"):
 		return &SudoError{Node: c.target.Node, Stderr: stderr}
+	case exit > 128: // killed, as when the machine goes down
+		return &TransportError{Node: c.target.Node, Op: "read the answer", Err: fmt.Errorf("the shell was killed (exit code %d)", exit)}
 	case exit != 0 || stderr != "":
 		return &RunError{Node: c.target.Node, Message: joinNonEmpty(fmt.Sprintf("the shell ended with exit code %d", exit), stderr)}
 	default:

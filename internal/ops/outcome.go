@@ -86,9 +86,13 @@ func (op *Operation) cancelled(details *commonpb.Payloads) {
 	)
 	n := decode(details, &text, &kind, &status)
 	op.State, op.Message = Cancelled, text
-	op.RolledBack = n == 0 || kind == workflows.ErrRolledBack || kind == workflows.ErrRefused
-	if n == 0 {
-		op.Message = "cancelled before it began; nothing was changed"
+	switch {
+	case n == 0:
+		op.RolledBack, op.Message = true, "cancelled before it began; nothing was changed"
+	case n == 1: // a drain and a scale-down that can be cancelled are always taken back
+		op.RolledBack = op.Kind != workflows.KindUpgrade
+	default:
+		op.RolledBack = kind == workflows.ErrRolledBack || kind == workflows.ErrRefused
 	}
 	if n > 2 {
 		op.Status = &status

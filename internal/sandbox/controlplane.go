@@ -23,7 +23,7 @@ import (
 const (
 	loopback    = "127.0.0.1"
 	probePause  = 50 * time.Millisecond // between two looks at a server that starts
-	stopGrace   = 3 * time.Second       // of a kube-apiserver that is restarted
+	stopGrace   = time.Second           // of a kube-apiserver that is restarted
 	clientQPS   = 200                   // nobody has to be protected from these clients
 	clientBurst = 400
 )

@@ -125,7 +125,7 @@ func nodeObject(info nodefs.Info, version string) *core.Node {
 			Addresses:  []core.NodeAddress{{Type: core.NodeInternalIP, Address: loopback}, {Type: core.NodeHostName, Address: info.Name}},
 			Conditions: []core.NodeCondition{{Type: core.NodeReady, Status: core.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status", LastHeartbeatTime: meta.Now(), LastTransitionTime: meta.Now()}},
 			NodeInfo: core.NodeSystemInfo{
-				MachineID: info.MachineID, SystemUUID: info.MachineID, KubeletVersion: "v" + version, KubeProxyVersion: "v" + version,
+				MachineID: info.MachineID, SystemUUID: info.MachineID, KubeletVersion: "v" + version,
 				OperatingSystem: "linux", Architecture: "amd64", OSImage: "Ebb sandbox", ContainerRuntimeVersion: "containerd://2.2.0",
 			},
 		},

@@ -65,6 +65,7 @@ func (s *session) start(command string) error {
 	cmd.Env = []string{
 		"PATH=" + s.dir.Bin() + ":" + os.Getenv("PATH"), "HOME=" + string(s.dir), "USER=" + sshUser, "LOGNAME=" + sshUser, "SHELL=/bin/sh",
 	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // as sshd does
 	cmd.Stdout, cmd.Stderr = s.channel, s.channel.Stderr()
 	// A pipe of our own: with cmd.Stdin the end of the command would wait for the client's.
 	stdin, err := cmd.StdinPipe()

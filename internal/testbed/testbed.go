@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"go.temporal.io/sdk/client"
@@ -46,6 +48,9 @@ type Bed struct {
 
 // Start starts a sandbox and an engine; workers are started one by one.
 func Start(ctx context.Context, o Options) (*Bed, error) {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
 	b := &Bed{options: o, Config: filepath.Join(o.Dir, "ebb.yaml")}
 	o.Sandbox.Dir, o.Sandbox.Log = filepath.Join(o.Dir, "sandbox"), o.Log
 	var err error
@@ -78,9 +83,17 @@ func (b *Bed) Configure(edit func(*config.Cluster)) error {
 
 // StartEngine starts the engine on its file, which may hold operations from before.
 func (b *Bed) StartEngine(ctx context.Context) error {
-	server, err := embedded.Start(ctx, embedded.Options{
-		Dir: filepath.Join(b.options.Dir, "engine"), UIPort: b.options.UIPort, Log: b.options.Log, Port: b.enginePort(),
-	})
+	o := embedded.Options{Dir: filepath.Join(b.options.Dir, "engine"), UIPort: b.options.UIPort, Log: b.options.Log}
+	if b.Engine != nil { // workers that are running look for it where it was
+		_, port, err := net.SplitHostPort(b.Engine.Address())
+		if err != nil {
+			return err
+		}
+		if o.Port, err = strconv.Atoi(port); err != nil {
+			return err
+		}
+	}
+	server, err := embedded.Start(ctx, o)
 	if err != nil {
 		return fmt.Errorf("start the engine: %w", err)
 	}
@@ -125,6 +138,15 @@ func (b *Bed) Worker(ctx context.Context) (*Process, error) {
 	}
 	b.workers = append(b.workers, p)
 	return p, nil
+}
+
+// KillWorkers kills every worker with SIGKILL.
+func (b *Bed) KillWorkers() error {
+	var errs []error
+	for _, w := range b.workers {
+		errs = append(errs, w.Kill())
+	}
+	return errors.Join(errs...)
 }
 
 // Env points an ebb process at the test bed.

@@ -15,7 +15,7 @@ nap() { sleep 0.2 2>/dev/null || sleep 1; }
 group_alive() {
     [ -s pid ] || return 1
     read -r group boot <pid
-    [ "$boot" = "$(cat /proc/sys/kernel/random/boot_id 2>/dev/null)" ] && kill -0 -- "-$group" 2>/dev/null
+    [ "$boot" = "$(cat /proc/sys/kernel/random/boot_id 2>/dev/null)" ] && kill -0 "-$group" 2>/dev/null
 }
 
 # look: sets $state, $code and $size. The state comes first: once a run has ended
@@ -123,7 +123,7 @@ do_follow() {
 terminate() {
     [ -s pid ] || return 0
     read -r group boot <pid
-    kill -TERM "$group" 2>/dev/null || kill -TERM -- "-$group" 2>/dev/null
+    kill -TERM "$group" 2>/dev/null || kill -TERM "-$group" 2>/dev/null
 }
 
 # kill_all: the process group and, under systemd, also what has left it.
@@ -131,7 +131,7 @@ kill_all() {
     if [ -d /run/systemd/system ] && command -v systemctl >/dev/null 2>&1; then
         systemctl kill --signal=KILL "$(unit_name).service" >/dev/null 2>&1
     fi
-    [ -s pid ] && read -r group boot <pid && kill -KILL -- "-$group" 2>/dev/null
+    [ -s pid ] && read -r group boot <pid && kill -KILL "-$group" 2>/dev/null
 }
 
 # ended_within SECONDS: the run and its process group are gone.

@@ -16,7 +16,7 @@ done
 # A stop reaches this process, which passes it on to the whole group; the code that
 # the script then ends with is kept like any other.
 stopped=
-trap 'stopped=yes; trap "" TERM; kill -TERM -- "-$$"' TERM
+trap 'stopped=yes; trap "" TERM; kill -TERM "-$$"' TERM
 mkdir started 2>/dev/null || exit 0
 echo "$$ $(cat /proc/sys/kernel/random/boot_id 2>/dev/null)" >pid
 

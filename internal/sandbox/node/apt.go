@@ -57,13 +57,13 @@ func aptGet(n node, args []string) int {
 			return aptFailed
 		}
 		if c.command == "update" {
-			err = n.ChangePackages(func(p *nodefs.Packages) error { return n.update(p) })
+			err = n.ChangePackages(n.update)
 		} else {
 			err = n.ChangePackages(func(p *nodefs.Packages) error { return n.install(p, c) })
 		}
 	case "clean", "autoremove":
 	default:
-		err = fmt.Errorf("Invalid operation %s", c.command) //nolint:revive,staticcheck // apt's own words
+		err = fmt.Errorf("Invalid operation %s", c.command) //nolint:staticcheck // apt's own words
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "E: %v\n", err)
@@ -138,7 +138,7 @@ func (n node) install(p *nodefs.Packages, c call) error {
 func choose(p nodefs.Packages, word string) (name, revision string, err error) {
 	name, wanted, given := strings.Cut(word, "=")
 	if _, known := p.Installed[name]; !known {
-		return "", "", fmt.Errorf("Unable to locate package %s", name) //nolint:revive,staticcheck // apt's own words
+		return "", "", fmt.Errorf("Unable to locate package %s", name) //nolint:staticcheck // apt's own words
 	}
 	if !given {
 		wanted = "*"
@@ -151,7 +151,7 @@ func choose(p nodefs.Packages, word string) (name, revision string, err error) {
 			return name, offer.Revision, nil
 		}
 	}
-	return "", "", fmt.Errorf("Version '%s' for '%s' was not found", wanted, name) //nolint:revive,staticcheck // apt's own words
+	return "", "", fmt.Errorf("Version '%s' for '%s' was not found", wanted, name) //nolint:staticcheck // apt's own words
 }
 
 // minorOf is the 1.37 of 1.37.2-1.1.
@@ -212,7 +212,7 @@ func aptMark(n node, args []string) int {
 		for _, name := range c.words {
 			pkg, known := p.Installed[name]
 			if !known {
-				return fmt.Errorf("Unable to locate package %s", name) //nolint:revive,staticcheck // apt's own words
+				return fmt.Errorf("Unable to locate package %s", name) //nolint:staticcheck // apt's own words
 			}
 			pkg.Held = c.command == "hold"
 			p.Installed[name] = pkg

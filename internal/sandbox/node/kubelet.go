@@ -32,7 +32,7 @@ func (n node) startKubelet() error {
 		return err
 	}
 	status := notReady("KubeletNotReady", "container runtime status check may not have completed yet")
-	status["nodeInfo"] = map[string]any{"kubeletVersion": "v" + version, "kubeProxyVersion": "v" + version}
+	status["nodeInfo"] = map[string]any{"kubeletVersion": "v" + version}
 	return n.report(status)
 }
 

@@ -1,0 +1,366 @@
+package nodessh
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func runOf(t *testing.T, script string) Run {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "runs", "op-1-stage")
+	t.Cleanup(func() { killRun(dir) })
+	return Run{Dir: dir, Script: []byte(script)}
+}
+
+// killRun leaves no process of a failed test behind.
+func killRun(dir string) {
+	if group, err := processGroup(dir); err == nil {
+		_ = syscall.Kill(-group, syscall.SIGKILL)
+	}
+}
+
+func processGroup(dir string) (int, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "pid"))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.Fields(string(text))[0])
+}
+
+func follow(t *testing.T, c *Client, dir string, offset int64) (string, RunStatus) {
+	t.Helper()
+	var out bytes.Buffer
+	status, err := c.Follow(shortContext(t, 60*time.Second), dir, offset, func(chunk []byte) error {
+		out.Write(chunk)
+		return nil
+	})
+	require.NoError(t, err)
+	return out.String(), status
+}
+
+func TestRun(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *testServer) {
+		c := dialed(t, s.target(t))
+		run := runOf(t, `echo "hello $NAME"; echo "in $EBB_RUN_DIR" >&2; cat; umask; printf 'no newline'; exit 7`)
+		run.Env = map[string]string{"NAME": "it's $HOME; \"x\"\nsecond line"}
+
+		status, err := c.Status(t.Context(), run.Dir)
+		require.NoError(t, err)
+		require.Equal(t, RunStatus{State: RunAbsent}, status)
+
+		require.NoError(t, c.Start(t.Context(), run))
+		out, status := follow(t, c, run.Dir, 0)
+		want := "hello it's $HOME; \"x\"\nsecond line\nin " + run.Dir + "\n0022\nno newline"
+		require.Equal(t, want, out)
+		require.Equal(t, RunStatus{State: RunExited, ExitCode: 7, Size: int64(len(want))}, status)
+
+		out, _ = follow(t, c, run.Dir, 6)
+		require.Equal(t, want[6:], out)
+
+		require.NoError(t, c.Start(t.Context(), run), "a run that has ended is left alone")
+		again, err := c.Status(t.Context(), run.Dir)
+		require.NoError(t, err)
+		require.Equal(t, status, again)
+
+		info, err := os.Stat(run.Dir)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+		info, err = os.Stat(filepath.Join(run.Dir, "env"))
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	})
+}
+
+func TestRunInLoginDirectory(t *testing.T) {
+	s := startServer(t, serverOptions{})
+	c := dialed(t, s.target(t))
+	require.NoError(t, c.Start(t.Context(), Run{Dir: "ebb/runs/op 'x'", Script: []byte("pwd")}))
+	out, status := follow(t, c, "ebb/runs/op 'x'", 0)
+	require.Equal(t, RunExited, status.State)
+	require.Equal(t, filepath.Join(s.home, "ebb/runs/op 'x'")+"\n", out)
+}
+
+func TestRunUsesItsInterpreter(t *testing.T) {
+	s := startServer(t, serverOptions{})
+	c := dialed(t, s.target(t))
+	run := runOf(t, "#!/usr/bin/env bash\necho \"${BASH_VERSION:+bash}\"\n")
+	require.NoError(t, c.Start(t.Context(), run))
+	out, _ := follow(t, c, run.Dir, 0)
+	require.Equal(t, "bash\n", out)
+}
+
+func TestStartTwiceAtOnceRunsOnce(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *testServer) {
+		counter := filepath.Join(t.TempDir(), "counter")
+		run := runOf(t, "echo x >>"+counter+"; sleep 0.5; echo done")
+		target := s.target(t)
+		var group sync.WaitGroup
+		failures := make(chan error, 6)
+		for range 6 {
+			c := dialed(t, target)
+			group.Go(func() { failures <- c.Start(t.Context(), run) })
+		}
+		group.Wait()
+		for range 6 {
+			require.NoError(t, <-failures)
+		}
+		out, status := follow(t, dialed(t, target), run.Dir, 0)
+		require.Equal(t, RunExited, status.State)
+		require.Equal(t, "done\n", out)
+		content, err := os.ReadFile(counter)
+		require.NoError(t, err)
+		require.Equal(t, "x\n", string(content))
+	})
+}
+
+// A launch that was lost left a directory without the mark; it is simply repeated.
+func TestStartAfterLostLaunch(t *testing.T) {
+	s := startServer(t, serverOptions{})
+	c := dialed(t, s.target(t))
+	run := runOf(t, "echo ran")
+	require.NoError(t, os.MkdirAll(run.Dir, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(run.Dir, "script"), []byte("half of"), 0o600))
+	require.NoError(t, c.Start(t.Context(), run))
+	out, _ := follow(t, c, run.Dir, 0)
+	require.Equal(t, "ran\n", out)
+}
+
+func TestReattachSeesEveryByteOnce(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *testServer) {
+		// 5 MB of lines that are all different, and bytes that are no text.
+		run := runOf(t, `i=0; while [ $i -lt 50 ]; do seq $((i*15000)) $((i*15000+14999)); i=$((i+1)); done; printf 'end\000\377'`)
+		var want bytes.Buffer
+		for i := range 750_000 {
+			fmt.Fprintln(&want, i)
+		}
+		want.WriteString("end\x00\xff")
+
+		p := startProxy(t, s.addr)
+		target := p.through(t, s)
+		require.NoError(t, dialed(t, s.target(t)).Start(t.Context(), run))
+		var got bytes.Buffer
+		cuts := 0
+		for {
+			p.budget.Store(1_100_000)
+			c, err := Dial(t.Context(), target)
+			require.NoError(t, err)
+			status, err := c.Follow(shortContext(t, 60*time.Second), run.Dir, int64(got.Len()), func(chunk []byte) error {
+				got.Write(chunk)
+				return nil
+			})
+			_ = c.Close()
+			if err == nil {
+				require.Equal(t, RunStatus{State: RunExited, Size: int64(want.Len())}, status)
+				break
+			}
+			var transport *TransportError
+			require.ErrorAs(t, err, &transport)
+			require.False(t, Permanent(err))
+			cuts++
+			require.Less(t, cuts, 50)
+		}
+		require.Greater(t, cuts, 2)
+		require.True(t, bytes.Equal(want.Bytes(), got.Bytes()), "the output differs")
+	})
+}
+
+func TestRunOutlivesConnection(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *testServer) {
+		gate := filepath.Join(t.TempDir(), "gate")
+		run := runOf(t, "echo first; until [ -e "+gate+" ]; do sleep 0.05; done; echo second")
+		c := dialed(t, s.target(t))
+		require.NoError(t, c.Start(t.Context(), run))
+		stop := errors.New("seen enough")
+		_, err := c.Follow(t.Context(), run.Dir, 0, func(chunk []byte) error {
+			require.Equal(t, "first\n", string(chunk))
+			return stop
+		})
+		require.ErrorIs(t, err, stop)
+		require.NoError(t, c.Close())
+
+		c = dialed(t, s.target(t))
+		status, err := c.Status(t.Context(), run.Dir)
+		require.NoError(t, err)
+		require.Equal(t, RunStatus{State: RunRunning, Size: 6}, status)
+		require.NoError(t, os.WriteFile(gate, nil, 0o600))
+		out, status := follow(t, c, run.Dir, 6)
+		require.Equal(t, "second\n", out)
+		require.Equal(t, RunExited, status.State)
+	})
+}
+
+func TestKilledRunIsLost(t *testing.T) {
+	s := startServer(t, serverOptions{})
+	c := dialed(t, s.target(t))
+	run := runOf(t, "echo begun; sleep 60")
+	require.NoError(t, c.Start(t.Context(), run))
+	group, err := processGroup(run.Dir)
+	require.NoError(t, err)
+
+	require.NoError(t, syscall.Kill(group, syscall.SIGKILL))
+	require.Never(t, func() bool {
+		status, err := c.Status(t.Context(), run.Dir)
+		return err != nil || status.State != RunRunning
+	}, 500*time.Millisecond, 50*time.Millisecond, "as long as the script is alive nothing may start in its place")
+
+	require.NoError(t, syscall.Kill(-group, syscall.SIGKILL))
+	out, status := follow(t, c, run.Dir, 0)
+	require.Equal(t, RunLost, status.State)
+	require.Equal(t, "begun\n", out)
+	require.NoError(t, c.Start(t.Context(), run), "a lost run is left alone")
+	status, err = c.Status(t.Context(), run.Dir)
+	require.NoError(t, err)
+	require.Equal(t, RunLost, status.State)
+}
+
+// After a reboot the process number of the run belongs to somebody else.
+func TestRunOfAnEarlierBootIsLost(t *testing.T) {
+	s := startServer(t, serverOptions{})
+	c := dialed(t, s.target(t))
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "started"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "lock"), nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "pid"), fmt.Appendf(nil, "%d another-boot\n", syscall.Getpgrp()), 0o600))
+	status, err := c.Status(t.Context(), dir)
+	require.NoError(t, err)
+	require.Equal(t, RunLost, status.State)
+}
+
+func TestStop(t *testing.T) {
+	cases := []struct {
+		name, script string
+		grace        time.Duration
+		code         int
+		output       string
+	}{
+		{"ends on TERM", "echo go; sleep 60", 20 * time.Second, 143, "go\n"},
+		{"cleans up once on TERM", "trap 'echo bye; exit 9' TERM; echo go; sleep 60 & wait", 20 * time.Second, 9, "go\nbye\n"},
+		{"ignores TERM", "trap '' TERM; echo go; sleep 60", time.Second, 137, "go\n"},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			onBoth(t, func(t *testing.T, s *testServer) {
+				c := dialed(t, s.target(t))
+				run := runOf(t, tc.script)
+				require.NoError(t, c.Start(t.Context(), run))
+				require.Eventually(t, func() bool {
+					status, err := c.Status(t.Context(), run.Dir)
+					return err == nil && status.Size == 3
+				}, 10*time.Second, 20*time.Millisecond)
+				group, err := processGroup(run.Dir)
+				require.NoError(t, err)
+
+				status, err := c.Stop(shortContext(t, 30*time.Second), run.Dir, tc.grace)
+				require.NoError(t, err)
+				require.Equal(t, RunStatus{State: RunExited, ExitCode: tc.code, Size: int64(len(tc.output))}, status)
+				require.ErrorIs(t, syscall.Kill(-group, 0), syscall.ESRCH, "nothing of the run is left")
+				out, _ := follow(t, c, run.Dir, 0)
+				require.Equal(t, tc.output, out)
+
+				again, err := c.Stop(t.Context(), run.Dir, tc.grace)
+				require.NoError(t, err)
+				require.Equal(t, status, again)
+			})
+		})
+	}
+}
+
+func TestStopOfNothing(t *testing.T) {
+	c := dialed(t, startServer(t, serverOptions{}).target(t))
+	status, err := c.Stop(t.Context(), "nowhere", time.Second)
+	require.NoError(t, err)
+	require.Equal(t, RunAbsent, status.State)
+	out, status := follow(t, c, "nowhere", 0)
+	require.Empty(t, out)
+	require.Equal(t, RunAbsent, status.State)
+}
+
+func TestBackgroundChildDoesNotHoldTheRun(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *testServer) {
+		c := dialed(t, s.target(t))
+		run := runOf(t, "sleep 30 & echo $!; exit 3")
+		began := time.Now()
+		require.NoError(t, c.Start(t.Context(), run))
+		out, status := follow(t, c, run.Dir, 0)
+		require.Less(t, time.Since(began), 10*time.Second)
+		require.Equal(t, RunExited, status.State)
+		require.Equal(t, 3, status.ExitCode)
+		child, err := strconv.Atoi(strings.TrimSpace(out))
+		require.NoError(t, err)
+		require.NoError(t, syscall.Kill(child, 0), "the child goes on")
+	})
+}
+
+func TestFollowEndsWithContext(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *testServer) {
+		c := dialed(t, s.target(t))
+		run := runOf(t, "sleep 60")
+		require.NoError(t, c.Start(t.Context(), run))
+		_, err := c.Follow(shortContext(t, 300*time.Millisecond), run.Dir, 0, func([]byte) error { return nil })
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		status, err := c.Status(t.Context(), run.Dir)
+		require.NoError(t, err)
+		require.Equal(t, RunRunning, status.State)
+	})
+}
+
+func TestStartSaysWhatTheNodeSays(t *testing.T) {
+	c := dialed(t, startServer(t, serverOptions{}).target(t))
+	file := writeFile(t, "file", "", 0o600)
+	err := c.Start(t.Context(), Run{Dir: file + "/run", Script: []byte("true")})
+	var runErr *RunError
+	require.ErrorAs(t, err, &runErr)
+	require.Contains(t, err.Error(), "w1")
+	require.Contains(t, err.Error(), "cannot make the run directory")
+
+	require.ErrorContains(t, c.Start(t.Context(), Run{Dir: "x", Env: map[string]string{"A B": ""}}), "environment variable")
+	require.ErrorContains(t, c.Start(t.Context(), Run{Dir: ""}), "run directory")
+}
+
+func TestSudo(t *testing.T) {
+	sudo := func(body string) string {
+		return filepath.Dir(writeFile(t, "sudo", "#!/bin/sh\n"+body, 0o755))
+	}
+	t.Run("works", func(t *testing.T) {
+		s := startServer(t, serverOptions{path: sudo(`[ "$1" = -n ] || exit 9; shift; AS_ROOT=yes exec env AS_ROOT=yes "$@"`)})
+		target := s.target(t)
+		target.Sudo = true
+		c := dialed(t, target)
+		out, _, code, err := c.Exec(t.Context(), "echo $AS_ROOT")
+		require.NoError(t, err)
+		require.Zero(t, code)
+		require.Equal(t, "yes\n", out)
+		run := runOf(t, "echo root $AS_ROOT")
+		require.NoError(t, c.Start(t.Context(), run))
+		out, _ = follow(t, c, run.Dir, 0)
+		require.Equal(t, "root yes\n", out)
+	})
+	t.Run("wants a password", func(t *testing.T) {
+		s := startServer(t, serverOptions{path: sudo("echo 'sudo: a password is required' >&2; exit 1")})
+		target := s.target(t)
+		target.Sudo = true
+		c := dialed(t, target)
+		err := c.Start(t.Context(), runOf(t, "true"))
+		var sudoErr *SudoError
+		require.ErrorAs(t, err, &sudoErr)
+		require.True(t, Permanent(err))
+		_, err = c.Follow(t.Context(), "x", 0, func([]byte) error { return nil })
+		require.ErrorAs(t, err, &sudoErr)
+		_, stderr, code, err := c.Exec(t.Context(), "true")
+		require.NoError(t, err)
+		require.Equal(t, 1, code)
+		require.Contains(t, stderr, "a password is required")
+	})
+}

@@ -1,0 +1,165 @@
+package ops
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+	"go.uber.org/zap"
+
+	"ebb/internal/drain"
+	"ebb/internal/embedded"
+	"ebb/internal/engine"
+	"ebb/internal/plan"
+	"ebb/workflows"
+)
+
+// lab is a real engine, and workflows that behave as their node names say.
+type lab struct {
+	t      *testing.T
+	dir    string
+	server *embedded.Server
+	client client.Client
+	ops    *Temporal
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	l := &lab{t: t, dir: t.TempDir()}
+	l.start(0)
+	t.Cleanup(l.stop)
+	return l
+}
+
+func (l *lab) start(port int) {
+	l.t.Helper()
+	log := zap.NewNop()
+	server, err := embedded.Start(l.t.Context(), embedded.Options{Dir: l.dir, Port: port, UIPort: -1, Log: log})
+	require.NoError(l.t, err)
+	l.server = server
+	if l.client == nil {
+		l.client, err = engine.Dial(l.t.Context(), log, engine.Options{Address: server.Address(), Namespace: server.Namespace()})
+		require.NoError(l.t, err)
+		l.t.Cleanup(l.client.Close)
+		l.ops = NewTemporal(l.client, server.Namespace())
+	}
+}
+
+func (l *lab) stop() { l.server.Stop() }
+
+func (l *lab) worker() {
+	l.t.Helper()
+	w := worker.New(l.client, engine.TaskQueue, worker.Options{MaxHeartbeatThrottleInterval: 100 * time.Millisecond})
+	w.RegisterWorkflowWithOptions(tinyDrain, workflow.RegisterOptions{Name: string(workflows.KindDrain)})
+	w.RegisterWorkflowWithOptions(tinyUpgrade, workflow.RegisterOptions{Name: string(workflows.KindUpgrade)})
+	w.RegisterWorkflowWithOptions(tinyNode, workflow.RegisterOptions{Name: "UpgradeNode"})
+	w.RegisterActivityWithOptions(tinyEviction, activity.RegisterOptions{Name: activityDrain})
+	require.NoError(l.t, w.Start())
+	l.t.Cleanup(w.Stop)
+}
+
+func (l *lab) run(r Request) {
+	l.t.Helper()
+	_, started, err := l.ops.Start(l.t.Context(), r)
+	require.NoError(l.t, err)
+	require.True(l.t, started)
+}
+
+// follow watches until the end, or until enough says so.
+func (l *lab) follow(id string, enough func(Operation) bool) []Operation {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.t.Context(), 30*time.Second)
+	defer cancel()
+	var seen []Operation
+	done := false
+	err := l.ops.Watch(ctx, id, func(op Operation) {
+		seen = append(seen, op)
+		if enough != nil && enough(op) {
+			done = true
+			cancel()
+		}
+	})
+	if !done {
+		require.NoError(l.t, err, "%+v", seen)
+		require.Nil(l.t, enough, "the end came first: %+v", seen[len(seen)-1])
+	}
+	return seen
+}
+
+func drainOf(id, how string) Request {
+	return Request{ID: id, Kind: workflows.KindDrain, Cluster: "prod", Nodes: []string{how}}
+}
+
+// tinyDrain ends as the name of its node says.
+func tinyDrain(ctx workflow.Context, in workflows.DrainInput) (workflows.DrainResult, error) {
+	how := in.Nodes[0]
+	status := workflows.Status{Kind: workflows.KindDrain, Cluster: in.Cluster, Step: "draining " + how,
+		Nodes: []workflows.NodeStatus{{Node: how, Role: plan.Worker, Phase: workflows.DrainPhase, Attempt: 1}}}
+	if err := workflow.SetQueryHandler(ctx, workflows.QueryStatus, func() (workflows.Status, error) { return status, nil }); err != nil {
+		return workflows.DrainResult{}, err
+	}
+	fails := func(kind string) error { return temporal.NewNonRetryableApplicationError("it was "+kind, kind, nil, status) }
+	switch how {
+	case "refused":
+		return workflows.DrainResult{}, fails(workflows.ErrRefused)
+	case "rolled-back":
+		return workflows.DrainResult{}, fails(workflows.ErrRolledBack)
+	case "failed":
+		return workflows.DrainResult{}, fails(workflows.ErrFailed)
+	case "naps":
+		return workflows.DrainResult{Drained: in.Nodes}, workflow.Sleep(ctx, 3*time.Second)
+	case "hangs":
+		if err := evict(ctx, how); err != nil {
+			return workflows.DrainResult{}, temporal.NewCanceledError("cancelled; uncordoned " + how)
+		}
+	}
+	status.Step, status.Nodes[0].Phase = "drained "+how, workflows.Drained
+	return workflows.DrainResult{Drained: in.Nodes}, nil
+}
+
+// tinyUpgrade has one node under way in a child workflow.
+func tinyUpgrade(ctx workflow.Context, in workflows.UpgradeInput) (workflows.UpgradeResult, error) {
+	status := workflows.Status{Kind: workflows.KindUpgrade, Cluster: in.Cluster, Target: in.Target, Step: "upgrading w1",
+		Nodes: []workflows.NodeStatus{{Node: "cp1", Role: plan.FirstControlPlane, Phase: workflows.Done}, {Node: "w1", Role: plan.Worker, Phase: workflows.RunScript}}}
+	if err := workflow.SetQueryHandler(ctx, workflows.QueryStatus, func() (workflows.Status, error) { return status, nil }); err != nil {
+		return workflows.UpgradeResult{}, err
+	}
+	ctx = workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{WorkflowID: workflow.GetInfo(ctx).WorkflowExecution.ID + "/w1"})
+	return workflows.UpgradeResult{}, workflow.ExecuteChildWorkflow(ctx, "UpgradeNode", workflows.UpgradeNodeInput{Node: plan.Node{Name: "w1"}}).Get(ctx, nil)
+}
+
+func tinyNode(ctx workflow.Context, in workflows.UpgradeNodeInput) error {
+	status := workflows.Status{Nodes: []workflows.NodeStatus{{Node: in.Node.Name, Role: plan.Worker, Phase: workflows.DrainPhase, Attempt: 2}}}
+	if err := workflow.SetQueryHandler(ctx, workflows.QueryStatus, func() (workflows.Status, error) { return status, nil }); err != nil {
+		return err
+	}
+	return evict(ctx, in.Node.Name)
+}
+
+func evict(ctx workflow.Context, node string) error {
+	ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+		StartToCloseTimeout: time.Minute, HeartbeatTimeout: 5 * time.Second, WaitForCancellation: true,
+	})
+	return workflow.ExecuteActivity(ctx, activityDrain, node).Get(ctx, nil)
+}
+
+// tinyEviction reports a blocked pod until it is cancelled.
+func tinyEviction(ctx context.Context, node string) error {
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		activity.RecordHeartbeat(ctx, drain.Progress{Node: node, Total: 7, Evicted: 3, Gone: 2, Waiting: 5,
+			Blocked: []drain.BlockedPod{{Pod: "default/web-1", Budget: "default/web", Reason: "0 disruptions allowed"}}})
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+}

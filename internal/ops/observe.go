@@ -1,0 +1,196 @@
+package ops
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	workflowpb "go.temporal.io/api/workflow/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"golang.org/x/sync/errgroup"
+
+	"ebb/workflows"
+)
+
+// description is a workflow as the engine sees it, whether a worker is there or not.
+type description workflowservice.DescribeWorkflowExecutionResponse
+
+func (d *description) info() *workflowpb.WorkflowExecutionInfo { return d.WorkflowExecutionInfo }
+func (d *description) run() string                             { return d.info().GetExecution().GetRunId() }
+
+func (d *description) open() bool { return isOpen(d.info().GetStatus()) }
+
+func isOpen(s enumspb.WorkflowExecutionStatus) bool {
+	return s == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING || s == enumspb.WORKFLOW_EXECUTION_STATUS_PAUSED
+}
+
+// observer looks at one operation, once or again and again. It remembers what
+// workflows said of themselves, and asks again only when they have moved on.
+type observer struct {
+	*Temporal
+	id string
+
+	mu   sync.Mutex
+	said map[string]answer // by workflow ID
+}
+
+// answer is what a workflow said when its history was this long.
+type answer struct {
+	length int64
+	status *workflows.Status
+}
+
+func (t *Temporal) newObserver(id string) *observer {
+	return &observer{Temporal: t, id: id, said: map[string]answer{}}
+}
+
+// look is the operation as it is now.
+func (o *observer) look(ctx context.Context) (Operation, error) {
+	d, err := o.describe(ctx, o.id)
+	if err != nil {
+		return Operation{}, err
+	}
+	op := summary(d.info())
+	op.Cancelling = d.open() && d.WorkflowExtendedInfo.GetCancelRequested()
+	if !d.open() {
+		return op, o.end(ctx, d, &op)
+	}
+	var silent error
+	op.Status, silent = o.ask(ctx, d)
+	op.Live = map[string]Live{}
+	children, err := o.children(ctx, d)
+	if err != nil {
+		return Operation{}, err
+	}
+	op.merge(d, "")
+	for _, c := range children {
+		node := strings.TrimPrefix(c.info().GetExecution().GetWorkflowId(), o.id+"/")
+		op.merge(c.description, node)
+		op.replace(c.status, node)
+	}
+	op.identify()
+	op.Notice = o.obstacle(ctx, append(descriptions(children), d), silent)
+	return op, ctx.Err()
+}
+
+// end reads the outcome of a workflow that has ended, and what its nodes were
+// like then, if anybody can tell.
+func (o *observer) end(ctx context.Context, d *description, op *Operation) error {
+	if err := o.conclude(ctx, op, d.run()); err != nil {
+		return err
+	}
+	if op.Status == nil {
+		op.Status, _ = o.ask(ctx, d) // without a worker the outcome has to do
+	}
+	op.identify()
+	return nil
+}
+
+// child is the workflow of one node of an upgrade.
+type child struct {
+	*description
+	status *workflows.Status
+}
+
+func descriptions(children []child) []*description {
+	list := make([]*description, len(children))
+	for i, c := range children {
+		list[i] = c.description
+	}
+	return list
+}
+
+// children looks at the nodes that an upgrade has under way.
+func (o *observer) children(ctx context.Context, d *description) ([]child, error) {
+	found := make([]child, len(d.PendingChildren))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, pending := range d.PendingChildren {
+		group.Go(func() error {
+			described, err := o.describe(ctx, pending.GetWorkflowId())
+			var missing *serviceerror.NotFound
+			if errors.As(err, &missing) {
+				return nil // it is about to start
+			}
+			if err != nil {
+				return err
+			}
+			found[i].description = described
+			if described.open() {
+				found[i].status, _ = o.ask(ctx, described) // the parent's silence is reported, one is enough
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(found, func(c child) bool { return c.description == nil }), nil
+}
+
+// ask has a workflow say what it does, unless it has not moved since it last did.
+func (o *observer) ask(ctx context.Context, d *description) (*workflows.Status, error) {
+	id, length := d.info().GetExecution().GetWorkflowId(), d.info().GetHistoryLength()
+	o.mu.Lock()
+	last, ok := o.said[id]
+	o.mu.Unlock()
+	if ok && last.length == length {
+		return last.status, nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	value, err := o.client.QueryWorkflow(bounded, id, d.run(), workflows.QueryStatus)
+	if err != nil {
+		return last.status, err
+	}
+	status := &workflows.Status{}
+	if err := value.Get(status); err != nil {
+		return last.status, err
+	}
+	o.mu.Lock()
+	o.said[id] = answer{length: length, status: status}
+	o.mu.Unlock()
+	return status, nil
+}
+
+// replace puts what a node's own workflow says in the place of what its parent
+// says of it, which is only that it runs.
+func (op *Operation) replace(s *workflows.Status, node string) {
+	if s == nil || op.Status == nil || len(s.Nodes) != 1 {
+		return
+	}
+	i := slices.IndexFunc(op.Status.Nodes, func(n workflows.NodeStatus) bool { return n.Node == node })
+	if i < 0 {
+		return
+	}
+	merged := *op.Status // what the parent said is kept for the next look
+	merged.Nodes = slices.Clone(merged.Nodes)
+	merged.Nodes[i] = s.Nodes[0]
+	op.Status = &merged
+}
+
+// identify fills in what the memo did not say, for a workflow that was started
+// by something else than Start.
+func (op *Operation) identify() {
+	if op.Cluster == "" && op.Status != nil {
+		op.Cluster, op.Target = op.Status.Cluster, op.Status.Target
+	}
+}
+
+// summary is what is known of a workflow without asking anybody.
+func summary(info *workflowpb.WorkflowExecutionInfo) Operation {
+	op := Operation{State: Running, Started: info.GetStartTime().AsTime()}
+	if info.GetCloseTime() != nil {
+		op.Ended = info.GetCloseTime().AsTime()
+	}
+	var request json.RawMessage
+	if decodeMemo(info.GetMemo(), memoRequest, &request) {
+		_ = json.Unmarshal(request, &op.Request) // another writer's memo is no memo
+	}
+	op.ID, op.Kind = info.GetExecution().GetWorkflowId(), workflows.Kind(info.GetType().GetName())
+	return op
+}

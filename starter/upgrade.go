@@ -1,0 +1,37 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"ebb/workflows"
+)
+
+func newUpgrade(a *app) *cobra.Command {
+	o := newOperate(a, workflows.KindUpgrade)
+	cmd := &cobra.Command{
+		Use: "upgrade CLUSTER --to VERSION", Short: "Bring every node of a cluster to a Kubernetes version",
+		Long: `Bring every node of a cluster to a Kubernetes version, one minor at a time:
+control planes first, then workers. Each node is drained, upgraded, uncordoned and
+found Ready before the next.
+
+Every node is checked before the first is touched; all faults come in one report.
+When a node fails, it is uncordoned, no other is started, and the cluster goes to
+state Alert. Find the cause and run the same command again: nodes that are done
+are skipped. Cancelling takes back the cordon of a node that is being drained; a
+script that runs is seen through to its end.
+
+` + aboutExitCodes,
+		Example: "  ebb upgrade prod --to 1.37.2\n  ebb upgrade prod --to 1.37.2 --detach --id upgrade-prod-monday",
+		Args:    arguments(1, 1), ValidArgsFunction: a.completeClusters,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.request.Target == "" {
+				return usage(cmd, "say which version: --to VERSION")
+			}
+			o.request.Cluster = args[0]
+			return o.start(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&o.request.Target, "to", "", "Kubernetes version, for example 1.37.2 (required)")
+	o.flags(cmd)
+	return cmd
+}

@@ -1,0 +1,262 @@
+package operations
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ebb/internal/clusterstate"
+	"ebb/internal/config"
+	"ebb/internal/ops"
+	"ebb/internal/testbed"
+	"ebb/workflows"
+)
+
+func TestScaleDownThatCannotWorkIsRolledBack(t *testing.T) {
+	forbid(t, "web", webBudget)
+	require.NoError(t, shared.Configure(func(c *config.Cluster) {
+		c.Drain.Timeout, c.Scale.Attempts = config.Duration(2*time.Second), 2
+	}))
+	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
+
+	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: []string{"w4", "w5"}})
+	until(t, id, blocked("w4", "default/web"))
+	end := finish(t, id)
+
+	require.Equal(t, ops.RolledBack, end.State, text(end))
+	for _, part := range []string{"node w4", "default/web-", "blocked by budget default/web", "uncordoned w4, w5", "nothing was removed", "the cluster is in state Running"} {
+		require.Contains(t, end.Message, part)
+	}
+	require.Len(t, nodes(t), 6)
+	untouched(t)
+}
+
+func TestOperatorsCordonIsKept(t *testing.T) {
+	forbid(t, "web", webBudget)
+	operatorCordons(t, "w4", true)
+	t.Cleanup(func() { operatorCordons(t, "w4", false); untouched(t) })
+	require.NoError(t, shared.Configure(func(c *config.Cluster) {
+		c.Drain.Timeout, c.Scale.Attempts = config.Duration(2*time.Second), 1
+	}))
+	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
+
+	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: []string{"w4", "w5"}})
+	end := finish(t, id)
+
+	require.Equal(t, ops.RolledBack, end.State, text(end))
+	require.Contains(t, end.Message, "uncordoned w5")
+	verify(t, testbed.OnlyCordoned("w4"), testbed.InState(clusterstate.Running))
+	node, err := shared.Sandbox.Client().CoreV1().Nodes().Get(t.Context(), "w4", meta.GetOptions{})
+	require.NoError(t, err)
+	require.NotContains(t, node.Annotations, "ebb/cordoned-by")
+}
+
+func TestSecondOperationIsRefused(t *testing.T) {
+	allow := forbid(t, "web", webBudget)
+	first := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{"w1"}})
+	until(t, first, blocked("w1", "default/web"))
+
+	second := begin(t, ops.Request{Kind: workflows.KindScaleDown, Count: 1})
+	end := finish(t, second)
+	require.Equal(t, ops.Refused, end.State, text(end))
+	require.Contains(t, end.Message, first)
+	require.Contains(t, end.Message, "state Draining")
+
+	allow()
+	require.Equal(t, ops.Done, finish(t, first).State)
+	verify(t, testbed.OnlyCordoned("w1"), testbed.InState(clusterstate.Running))
+	operatorCordons(t, "w1", false)
+	untouched(t)
+}
+
+func TestSameOperationIDRunsOnce(t *testing.T) {
+	request := ops.Request{ID: "drain-once", Kind: workflows.KindDrain, Nodes: []string{"w2"}}
+	begin(t, request)
+	request.Cluster = testbed.ClusterName
+	for range 3 {
+		_, started, err := shared.Ops.Start(t.Context(), request)
+		require.NoError(t, err)
+		require.False(t, started, "while it runs")
+	}
+	require.Equal(t, ops.Done, finish(t, request.ID).State)
+	again, started, err := shared.Ops.Start(t.Context(), request)
+	require.NoError(t, err)
+	require.False(t, started, "after it has ended")
+	require.Equal(t, ops.Done, again.State)
+
+	request.Nodes = []string{"w3"}
+	_, _, err = shared.Ops.Start(t.Context(), request)
+	var conflict *ops.ConflictError
+	require.ErrorAs(t, err, &conflict)
+	operatorCordons(t, "w2", false)
+	untouched(t)
+}
+
+func TestCancelDuringADrain(t *testing.T) {
+	forbid(t, "web", webBudget)
+	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: []string{"w1", "w2"}})
+	until(t, id, blocked("w1", "default/web"))
+
+	require.NoError(t, shared.Ops.Cancel(t.Context(), id))
+	end := finish(t, id)
+
+	require.Equal(t, ops.Cancelled, end.State, text(end))
+	require.True(t, end.RolledBack)
+	require.Contains(t, end.Message, "nothing was removed, uncordoned w1, w2")
+	untouched(t)
+}
+
+func TestOperationSurvivesItsEngine(t *testing.T) {
+	allow := forbid(t, "web", webBudget)
+	require.NoError(t, shared.Configure(func(c *config.Cluster) { c.Drain.Timeout = config.Duration(time.Minute) }))
+	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
+	id := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{"w1"}})
+	until(t, id, blocked("w1", "default/web"))
+
+	shared.StopEngine()
+	require.NoError(t, shared.StartEngine(t.Context()))
+	allow()
+
+	require.Equal(t, ops.Done, finish(t, id).State)
+	verify(t, testbed.OnlyCordoned("w1"))
+	operatorCordons(t, "w1", false)
+	untouched(t)
+}
+
+func TestWrongHostKeyFailsAtOnce(t *testing.T) {
+	cluster := shared.Sandbox.Cluster(testbed.ClusterName)
+	known, err := os.ReadFile(cluster.SSH.KnownHosts)
+	require.NoError(t, err)
+	require.NoError(t, shared.Sandbox.Machine("w3").RotateHostKey())
+	t.Cleanup(func() {
+		require.NoError(t, shared.Sandbox.TrustHostKeys())
+		untouched(t)
+	})
+
+	began := time.Now()
+	end := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.37.2"}))
+
+	require.Equal(t, ops.Refused, end.State, text(end))
+	require.Contains(t, end.Message, "w3")
+	require.Contains(t, end.Message, "host key")
+	require.Less(t, time.Since(began), 20*time.Second, "a wrong key is not tried again")
+	for _, n := range nodes(t) {
+		require.Empty(t, shared.Sandbox.Machine(n.Name).Commands(), "nothing ran on %s", n.Name)
+	}
+	now, err := os.ReadFile(cluster.SSH.KnownHosts)
+	require.NoError(t, err)
+	require.Equal(t, string(known), string(now), "the new key is not trusted")
+}
+
+func TestWrongMachineStopsTheUpgrade(t *testing.T) {
+	machine := shared.Sandbox.Machine("w2")
+	require.NoError(t, machine.SetMachineID("0123456789abcdef0123456789abcdef"))
+	t.Cleanup(func() { require.NoError(t, machine.SetMachineID(machine.MachineID())); untouched(t) })
+	before := len(machine.Commands())
+
+	end := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.37.2"}))
+
+	require.Equal(t, ops.Refused, end.State, text(end))
+	require.Contains(t, end.Message, "node w2: the address leads to another machine")
+	for _, command := range machine.Commands()[before:] {
+		require.NotContains(t, command, "upgrade")
+		require.NotContains(t, command, "apt-get")
+	}
+}
+
+func TestFaultsOfAllNodesComeInOneReport(t *testing.T) {
+	w1, w2 := shared.Sandbox.Machine("w1"), shared.Sandbox.Machine("w2")
+	require.NoError(t, w1.SetDiskFull(true))
+	require.NoError(t, w2.SetSudoPassword(true))
+	t.Cleanup(func() {
+		require.NoError(t, w1.SetDiskFull(false))
+		require.NoError(t, w2.SetSudoPassword(false))
+		untouched(t)
+	})
+
+	end := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.37.2"}))
+
+	require.Equal(t, ops.Refused, end.State, text(end))
+	require.Contains(t, end.Message, "node w1")
+	require.Contains(t, end.Message, "free on /")
+	require.Contains(t, end.Message, "node w2: commands cannot be run as root")
+}
+
+// The control plane of the tests that follow moves up: their order matters.
+
+func TestUpgradeSurvivesItsWorker(t *testing.T) {
+	operatorCordons(t, "w5", true)
+	allow := forbid(t, "web", webBudget)
+	require.NoError(t, shared.Configure(func(c *config.Cluster) { c.Drain.Timeout = config.Duration(time.Minute) }))
+	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
+
+	id := begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.37.2"})
+	until(t, id, blocked("w1", "default/web"))
+	require.NoError(t, shared.KillWorkers())
+	_, err := shared.Worker(t.Context())
+	require.NoError(t, err)
+	allow()
+
+	// And once more, in the middle of a script.
+	require.NoError(t, shared.Sandbox.Machine("w3").SlowScript(4*time.Second))
+	t.Cleanup(func() { require.NoError(t, shared.Sandbox.Machine("w3").HealScript()) })
+	until(t, id, func(o ops.Operation) bool { return phase(o, "w3") == workflows.RunScript && o.Live["w3"].Output != "" })
+	require.NoError(t, shared.KillWorkers())
+	_, err = shared.Worker(t.Context())
+	require.NoError(t, err)
+
+	end := finish(t, id)
+	require.Equal(t, ops.Done, end.State, text(end))
+	verify(t, testbed.AllAt("1.37.2"), testbed.OnlyCordoned("w5"), testbed.InState(clusterstate.Running), testbed.TargetIs(""),
+		testbed.Ran("cp1", "kubeadm upgrade apply", 1), testbed.Ran("cp1", "kubeadm upgrade node", 0))
+	for _, worker := range []string{"w1", "w2", "w3", "w4", "w5"} {
+		verify(t, testbed.Ran(worker, "kubeadm upgrade node", 1), testbed.Ran(worker, "kubeadm upgrade apply", 0))
+	}
+	operatorCordons(t, "w5", false)
+	untouched(t)
+}
+
+func TestFailedUpgradeIsResumed(t *testing.T) {
+	w2 := shared.Sandbox.Machine("w2")
+	require.NoError(t, w2.FailScript(1))
+
+	end := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.37.3"}))
+
+	require.Equal(t, ops.Failed, end.State, text(end))
+	for _, part := range []string{"node w2", w2.MachineID(), "step script", "exit status", "uncordoned w2", "2 of 6 nodes are at 1.37.3", "state Alert"} {
+		require.Contains(t, end.Message, part)
+	}
+	verify(t, testbed.InState(clusterstate.Alert), testbed.TargetIs("1.37.3"), testbed.OnlyCordoned(),
+		testbed.NodeAt("cp1", "1.37.3"), testbed.NodeAt("w1", "1.37.3"), testbed.NodeAt("w3", "1.37.2"))
+
+	other := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.38.1"}))
+	require.Equal(t, ops.Refused, other.State, text(other))
+	require.Contains(t, other.Message, "from an upgrade to 1.37.3")
+
+	require.NoError(t, w2.HealScript())
+	again := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "v1.37.3"}))
+
+	require.Equal(t, ops.Done, again.State, text(again))
+	require.JSONEq(t, `{"version":"1.37.3","upgraded":["w2","w3","w4","w5"],"skipped":["cp1","w1"]}`, string(again.Result))
+	verify(t, testbed.AllAt("1.37.3"), testbed.Ran("cp1", "kubeadm upgrade apply v1.37.3", 1))
+	untouched(t)
+}
+
+func TestScaleDownRemovesNodesWhileABudgetBlocksForAWhile(t *testing.T) {
+	allow := forbid(t, "web", webBudget)
+	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: []string{"w4", "w5"}})
+	seen := until(t, id, blocked("w4", "default/web"))
+	require.NotEmpty(t, seen.Live["w4"].Drain.Blocked[0].Advice, "what cannot work is said with advice")
+	allow()
+
+	end := finish(t, id)
+
+	require.Equal(t, ops.Done, end.State, text(end))
+	require.JSONEq(t, `{"removed":["w4","w5"],"destroyed":["w4","w5"],"size":4}`, string(end.Result))
+	verify(t, testbed.Removed("w4", "w5"))
+	require.Len(t, nodes(t), 4)
+	untouched(t)
+}

@@ -1,0 +1,76 @@
+package operations
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	historypb "go.temporal.io/api/history/v1"
+	"go.temporal.io/api/temporalproto"
+
+	"ebb/internal/testbed"
+)
+
+// record looks for secrets in the histories of an operation that has ended and of
+// its nodes and, when EBB_RECORD names a directory, writes them there for
+// tests/replay, one for each workflow type and ending of each test.
+func record(t *testing.T, id string) {
+	t.Helper()
+	for _, child := range save(t, id, id) {
+		save(t, child, id)
+	}
+}
+
+func save(t *testing.T, workflowID, operation string) (children []string) {
+	t.Helper()
+	history := &historypb.History{}
+	events := shared.Client.GetWorkflowHistory(t.Context(), workflowID, "", false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+	for events.HasNext() {
+		event, err := events.Next()
+		require.NoError(t, err)
+		history.Events = append(history.Events, event)
+		if child := event.GetChildWorkflowExecutionStartedEventAttributes(); child != nil {
+			children = append(children, child.GetWorkflowExecution().GetWorkflowId())
+		}
+	}
+	body, err := temporalproto.CustomJSONMarshalOptions{Indent: " "}.Marshal(history)
+	require.NoError(t, err)
+	requireNoSecret(t, history)
+	if dir := os.Getenv("EBB_RECORD"); dir != "" {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fileName(t, history, workflowID, operation)), body, 0o600))
+	}
+	return children
+}
+
+var unsafe = regexp.MustCompile(`[^A-Za-z0-9]+`)
+
+// fileName is the same for the same step of the same test, so that a new
+// recording replaces the old one: <test>-<type>[-<node>]-<ending>.json.
+func fileName(t *testing.T, h *historypb.History, workflowID, operation string) string {
+	started := h.GetEvents()[0].GetWorkflowExecutionStartedEventAttributes().GetWorkflowType().GetName()
+	ending := strings.TrimPrefix(h.GetEvents()[len(h.GetEvents())-1].GetEventType().String(), "WorkflowExecution")
+	node := strings.TrimPrefix(workflowID, operation)
+	parts := []string{t.Name(), started, strings.Trim(node, "/"), ending}
+	return strings.Trim(unsafe.ReplaceAllString(strings.Join(parts, "-"), "-"), "-") + ".json"
+}
+
+// requireNoSecret looks for the very SSH key and kubeconfig that the run used.
+func requireNoSecret(t *testing.T, h *historypb.History) {
+	t.Helper()
+	cluster := shared.Sandbox.Cluster(testbed.ClusterName)
+	dump := h.String()
+	for _, file := range []string{cluster.SSH.IdentityFile, cluster.Kubeconfig} {
+		body, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(body)) {
+			if line = strings.TrimSpace(line); len(line) > 60 { // keys and certificates, not headings
+				secret := line[max(0, len(line)-60):]
+				require.NotContains(t, dump, secret, "a line of %s is in a history", filepath.Base(file))
+			}
+		}
+	}
+}
