@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/term"
 
+	"ebb/internal/cluster"
 	"ebb/internal/config"
 	"ebb/internal/engine"
 	"ebb/internal/logging"
@@ -25,9 +26,19 @@ type app struct {
 	output     string
 	verbose    bool
 
-	log    *zap.Logger
-	client client.Client
-	ops    ops.Client // set by connect; a test sets it before
+	log      *zap.Logger
+	client   client.Client
+	ops      ops.Client   // set by connect; a test sets it before
+	listener func(string) // who shows notices, when stderr alone would garble the screen
+}
+
+// notice tells a person what is of interest and no result.
+func (a *app) notice(text string) {
+	if a.listener != nil {
+		a.listener(text)
+		return
+	}
+	say(a.errs, text)
 }
 
 // validate checks the global flags; it is called before every command.
@@ -35,7 +46,6 @@ func (a *app) validate(cmd *cobra.Command) error {
 	if a.output != "" && a.output != "json" {
 		return usage(cmd, `--output %q: only "json" is known`, a.output)
 	}
-	a.log = zap.NewNop()
 	if !a.verbose {
 		return nil
 	}
@@ -70,6 +80,23 @@ func (a *app) Close() {
 }
 
 func (a *app) config() (*config.File, error) { return config.Open(config.Path(a.configPath)) }
+
+// clusters is access to the clusters in ebb.yaml, with its names in their order.
+func (a *app) clusters() (*cluster.Registry, []string, error) {
+	file, err := a.config()
+	if err != nil {
+		return nil, nil, err
+	}
+	current, err := file.Current()
+	if err != nil {
+		return nil, nil, err
+	}
+	names := make([]string, len(current.Clusters))
+	for i, c := range current.Clusters {
+		names[i] = c.Name
+	}
+	return cluster.NewRegistry(file, a.log), names, nil
+}
 
 // terminal reports how wide and high the screen is that w prints on; ok is false
 // when it is none.

@@ -33,7 +33,7 @@ Cancelling an operation that is over changes nothing.`,
 			if a.json() {
 				return json.NewEncoder(a.out).Encode(op)
 			}
-			if op.State.Over() && !op.Cancelling {
+			if op.State.Over() {
 				_, err = fmt.Fprintf(a.out, "%s is over: %s\n", id, verdict(op))
 				return err
 			}

@@ -66,6 +66,3 @@ func (o *operate) announce(op ops.Operation) error {
 	_, err := fmt.Fprintln(o.out, op.ID)
 	return err
 }
-
-// notice prints what is of interest to a person, and no result.
-func (a *app) notice(text string) { fmt.Fprintf(a.errs, "ebb: %s\n", text) }

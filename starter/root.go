@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
 )
 
 const about = `Ebb takes load off a thing before it touches it, and puts it back afterwards.
@@ -46,6 +47,7 @@ func run(ctx context.Context, a *app, args []string) int {
 
 // newRoot is the tree of commands. A new one is added to the list below.
 func newRoot(a *app) *cobra.Command {
+	a.log = zap.NewNop() // until the flags are read; completion never reads them
 	root := &cobra.Command{
 		Use: "ebb", Short: "Drain, scale down and upgrade Kubernetes clusters without an outage", Long: about,
 		SilenceUsage: true, SilenceErrors: true, SuggestionsMinimumDistance: 2,
@@ -103,9 +105,9 @@ func arguments(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return usage(cmd, "want %s", cmd.UseLine())
+			return usage(cmd, "too few arguments: %s", strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 		case most >= 0 && len(args) > most:
-			return usage(cmd, "unexpected argument %q, want %s", args[most], cmd.UseLine())
+			return usage(cmd, "unexpected argument %q: %s", args[most], strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 		}
 		return nil
 	}

@@ -19,8 +19,8 @@ KUBERNETES_LDFLAGS := -s -w -X $(version_package).gitVersion=$(KUBERNETES_VERSIO
 define build-tool
 @mkdir -p $(BIN)
 @began=$$(date +%s); echo "tools: building $(4) from tools/$(1) (the first time takes minutes)"; \
-(cd tools/$(1) && CGO_ENABLED=0 go build -trimpath -ldflags "$(2)" -o $(abspath $(BIN))/$(4) $(3)); \
-touch $@; echo "tools: built in $$(( $$(date +%s) - began )) s"
+(cd tools/$(1) && CGO_ENABLED=0 go build -trimpath -ldflags "$(2)" -o $(abspath $(BIN))/$(4) $(3)) && \
+touch $@ && echo "tools: built in $$(( $$(date +%s) - began )) s"
 endef
 
 .PHONY: tools

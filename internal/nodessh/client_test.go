@@ -191,7 +191,7 @@ func TestHostCertificate(t *testing.T) {
 	stranger, _ := newKey(t)
 	target.KnownHosts = writeFile(t, "known_hosts", "@cert-authority "+host+" "+string(ssh.MarshalAuthorizedKey(stranger.PublicKey())), 0o600)
 	_, err = Dial(t.Context(), target)
-	hostKeyProblem(t, err)
+	require.Equal(t, HostKeyCert, hostKeyProblem(t, err).Problem)
 }
 
 func TestAuthRefused(t *testing.T) {
@@ -228,12 +228,14 @@ func TestKeyFiles(t *testing.T) {
 		change  func(target *Target)
 		message string
 	}{
-		"no passphrase":    {func(target *Target) { target.IdentityFile = encrypted }, "ssh.passphraseFile"},
-		"wrong passphrase": {func(target *Target) { target.IdentityFile, target.PassphraseFile = encrypted, writeFile(t, "pass", "x", 0o600) }, "is wrong"},
-		"missing":          {func(target *Target) { target.IdentityFile = "/nonexistent/id" }, "/nonexistent/id"},
-		"none":             {func(target *Target) { target.IdentityFile = "" }, "set ssh.identityFile"},
-		"open to others":   {func(target *Target) { target.IdentityFile = writeFile(t, "id", string(pem), 0o640) }, "chmod 600"},
-		"no key":           {func(target *Target) { target.IdentityFile = writeFile(t, "id", "hello", 0o600) }, "no key found"},
+		"no passphrase": {func(target *Target) { target.IdentityFile = encrypted }, "ssh.passphraseFile"},
+		"wrong passphrase": {func(target *Target) {
+			target.IdentityFile, target.PassphraseFile = encrypted, writeFile(t, "pass", "x", 0o600)
+		}, "is wrong"},
+		"missing":        {func(target *Target) { target.IdentityFile = "/nonexistent/id" }, "/nonexistent/id"},
+		"none":           {func(target *Target) { target.IdentityFile = "" }, "set ssh.identityFile"},
+		"open to others": {func(target *Target) { target.IdentityFile = writeFile(t, "id", string(pem), 0o640) }, "chmod 600"},
+		"no key":         {func(target *Target) { target.IdentityFile = writeFile(t, "id", "hello", 0o600) }, "no key found"},
 		"certificate that is none": {func(target *Target) {
 			target.CertificateFile = writeFile(t, "cert", string(ssh.MarshalAuthorizedKey(s.hostKeys[0].PublicKey())), 0o600)
 		}, "not a certificate"},

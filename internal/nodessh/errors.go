@@ -13,6 +13,7 @@ const (
 	HostKeyMismatch HostKeyProblem = "mismatch" // another key is known for the host
 	HostKeyUnknown  HostKeyProblem = "unknown"  // no key is known for the host
 	HostKeyRevoked  HostKeyProblem = "revoked"  // the key is marked @revoked
+	HostKeyCert     HostKeyProblem = "cert"     // the host's certificate is not valid, or of no known authority
 	HostKeyFile     HostKeyProblem = "file"     // the known_hosts file cannot be used
 )
 
@@ -39,6 +40,9 @@ func (e *HostKeyError) Error() string {
 	case HostKeyRevoked:
 		return fmt.Sprintf("host key of %s is revoked: it presented %s, which %s:%d marks @revoked; give the machine a new host key",
 			e.Host, e.Fingerprint, e.File, e.Line)
+	case HostKeyCert:
+		return fmt.Sprintf("host certificate of %s is not accepted: it presented %s, and by the @cert-authority lines of %s: %v; "+
+			"have the certificate renewed or the authority added", e.Host, e.Fingerprint, e.File, e.Err)
 	default:
 		return fmt.Sprintf("host key of %s cannot be checked against %q: %v", e.Host, e.File, e.Err)
 	}

@@ -32,6 +32,7 @@ func (c *Client) session(ctx context.Context, script string, stdout, stderr io.W
 	opened := make(chan *ssh.Session, 1)
 	finished := make(chan error, 1)
 	go func() {
+		defer close(opened)
 		session, err := c.conn.NewSession()
 		if err != nil {
 			finished <- err
@@ -51,20 +52,20 @@ func (c *Client) session(ctx context.Context, script string, stdout, stderr io.W
 	case err := <-finished:
 		return c.exitCode(ctx, err)
 	case <-ctx.Done():
-		go abandon(opened, finished)
+		go abandon(opened)
 		return 0, c.target.lost(ctx, "run a script", ctx.Err())
 	}
 }
 
 // abandon asks the node to end a session that nobody waits for any more.
-func abandon(opened <-chan *ssh.Session, finished <-chan error) {
-	select {
-	case session := <-opened:
-		// Best effort, both: not every server passes signals on.
-		_ = session.Signal(ssh.SIGTERM)
-		_ = session.Close()
-	case <-finished:
+func abandon(opened <-chan *ssh.Session) {
+	session, ok := <-opened
+	if !ok {
+		return // it was never opened
 	}
+	// Best effort, both: not every server passes signals on.
+	_ = session.Signal(ssh.SIGTERM)
+	_ = session.Close()
 }
 
 func (c *Client) exitCode(ctx context.Context, err error) (int, error) {

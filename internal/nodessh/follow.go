@@ -46,7 +46,7 @@ func (c *Client) Follow(ctx context.Context, dir string, offset int64, out func(
 
 	var fromOut outError
 	switch {
-	case err == nil && status.State == RunExited && status.Size < offset:
+	case err == nil && status.State != RunAbsent && status.Size < offset:
 		return status, fmt.Errorf("follow run %s: its output has %d bytes, fewer than the %d already read", dir, status.Size, offset)
 	case err == nil:
 		return status, nil

@@ -91,6 +91,10 @@ func (h hostKeys) judge(host string, key ssh.PublicKey, err error) *HostKeyError
 		verdict.Problem = HostKeyUnknown
 	case errors.As(err, &unknown):
 		verdict.Problem, verdict.Line = HostKeyMismatch, decidingLine(unknown.Want, key)
+	default:
+		if _, isCert := key.(*ssh.Certificate); isCert {
+			verdict.Problem = HostKeyCert
+		}
 	}
 	return verdict
 }

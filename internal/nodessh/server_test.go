@@ -18,7 +18,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -154,12 +153,12 @@ func startServer(t *testing.T, o serverOptions) *testServer {
 }
 
 func (s *testServer) serve(conn net.Conn, config *ssh.ServerConfig, path string) {
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	sc, channels, requests, err := ssh.NewServerConn(conn, config)
 	if err != nil {
 		return
 	}
-	defer sc.Close()
+	defer func() { _ = sc.Close() }()
 	go ssh.DiscardRequests(requests)
 	for fresh := range channels {
 		switch fresh.ChannelType() {
@@ -177,7 +176,7 @@ func (s *testServer) serve(conn net.Conn, config *ssh.ServerConfig, path string)
 }
 
 func (s *testServer) session(channel ssh.Channel, requests <-chan *ssh.Request, path string) {
-	defer channel.Close()
+	defer func() { _ = channel.Close() }()
 	for request := range requests {
 		if request.Type != "exec" {
 			_ = request.Reply(false, nil)
@@ -282,7 +281,7 @@ func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer listener.Close()
+	defer func() { _ = listener.Close() }()
 	return listener.Addr().String()
 }
 
@@ -298,63 +297,6 @@ func dialed(t *testing.T, target Target) *Client {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
-}
-
-// proxy is a network in front of a server that can be cut and frozen.
-type proxy struct {
-	addr   string
-	budget atomic.Int64 // bytes from the server that still pass, then the connection is cut; below 0 = all
-	frozen atomic.Bool  // nothing passes any more, and nobody is told
-}
-
-func startProxy(t *testing.T, to string) *proxy {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = listener.Close() })
-	p := &proxy{addr: listener.Addr().String()}
-	p.budget.Store(-1)
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go p.carry(conn, to)
-		}
-	}()
-	return p
-}
-
-func (p *proxy) carry(client net.Conn, to string) {
-	defer client.Close()
-	server, err := net.DialTimeout("tcp", to, 5*time.Second)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
-	buffer := make([]byte, 4096)
-	for {
-		n, err := server.Read(buffer)
-		if p.frozen.Load() {
-			continue
-		}
-		if p.budget.Load() >= 0 && p.budget.Add(int64(-n)) < 0 {
-			return
-		}
-		if _, writeErr := client.Write(buffer[:n]); err != nil || writeErr != nil {
-			return
-		}
-	}
-}
-
-// through points a target at the proxy; the host's key is known under that address too.
-func (p *proxy) through(t *testing.T, s *testServer) Target {
-	t.Helper()
-	moved := *s
-	moved.addr = p.addr
-	return moved.target(t)
 }
 
 func shortContext(t *testing.T, d time.Duration) context.Context {

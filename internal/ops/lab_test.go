@@ -104,7 +104,9 @@ func tinyDrain(ctx workflow.Context, in workflows.DrainInput) (workflows.DrainRe
 	if err := workflow.SetQueryHandler(ctx, workflows.QueryStatus, func() (workflows.Status, error) { return status, nil }); err != nil {
 		return workflows.DrainResult{}, err
 	}
-	fails := func(kind string) error { return temporal.NewNonRetryableApplicationError("it was "+kind, kind, nil, status) }
+	fails := func(kind string) error {
+		return temporal.NewNonRetryableApplicationError("it was "+kind, kind, nil, status)
+	}
 	switch how {
 	case "refused":
 		return workflows.DrainResult{}, fails(workflows.ErrRefused)

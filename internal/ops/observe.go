@@ -69,12 +69,11 @@ func (o *observer) look(ctx context.Context) (Operation, error) {
 	}
 	op.merge(d, "")
 	for _, c := range children {
-		node := strings.TrimPrefix(c.info().GetExecution().GetWorkflowId(), o.id+"/")
-		op.merge(c.description, node)
-		op.replace(c.status, node)
+		op.merge(c, strings.TrimPrefix(c.info().GetExecution().GetWorkflowId(), o.id+"/"))
 	}
+	o.detail(&op)
 	op.identify()
-	op.Notice = o.obstacle(ctx, append(descriptions(children), d), silent)
+	op.Notice = o.obstacle(ctx, append(children, d), silent)
 	return op, ctx.Err()
 }
 
@@ -91,23 +90,9 @@ func (o *observer) end(ctx context.Context, d *description, op *Operation) error
 	return nil
 }
 
-// child is the workflow of one node of an upgrade.
-type child struct {
-	*description
-	status *workflows.Status
-}
-
-func descriptions(children []child) []*description {
-	list := make([]*description, len(children))
-	for i, c := range children {
-		list[i] = c.description
-	}
-	return list
-}
-
 // children looks at the nodes that an upgrade has under way.
-func (o *observer) children(ctx context.Context, d *description) ([]child, error) {
-	found := make([]child, len(d.PendingChildren))
+func (o *observer) children(ctx context.Context, d *description) ([]*description, error) {
+	found := make([]*description, len(d.PendingChildren))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, pending := range d.PendingChildren {
 		group.Go(func() error {
@@ -119,9 +104,9 @@ func (o *observer) children(ctx context.Context, d *description) ([]child, error
 			if err != nil {
 				return err
 			}
-			found[i].description = described
+			found[i] = described
 			if described.open() {
-				found[i].status, _ = o.ask(ctx, described) // the parent's silence is reported, one is enough
+				_, _ = o.ask(ctx, described) // is remembered; of a silent worker the parent tells
 			}
 			return nil
 		})
@@ -129,7 +114,7 @@ func (o *observer) children(ctx context.Context, d *description) ([]child, error
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(found, func(c child) bool { return c.description == nil }), nil
+	return slices.DeleteFunc(found, func(c *description) bool { return c == nil }), nil
 }
 
 // ask has a workflow say what it does, unless it has not moved since it last did.
@@ -157,19 +142,24 @@ func (o *observer) ask(ctx context.Context, d *description) (*workflows.Status, 
 	return status, nil
 }
 
-// replace puts what a node's own workflow says in the place of what its parent
-// says of it, which is only that it runs.
-func (op *Operation) replace(s *workflows.Status, node string) {
-	if s == nil || op.Status == nil || len(s.Nodes) != 1 {
-		return
-	}
-	i := slices.IndexFunc(op.Status.Nodes, func(n workflows.NodeStatus) bool { return n.Node == node })
-	if i < 0 {
+// detail puts what the workflows of an upgrade's nodes say in the place of what
+// their parent says of them, which is only that they run. One that has not
+// spoken yet is about to look at its node.
+func (o *observer) detail(op *Operation) {
+	if op.Status == nil || op.Kind != workflows.KindUpgrade {
 		return
 	}
 	merged := *op.Status // what the parent said is kept for the next look
 	merged.Nodes = slices.Clone(merged.Nodes)
-	merged.Nodes[i] = s.Nodes[0]
+	for i, n := range merged.Nodes {
+		if n.Phase != workflows.RunScript || n.Attempt > 0 {
+			continue // the parent knows it from the end, or has not started it
+		}
+		merged.Nodes[i].Phase = workflows.Checking
+		if child := o.said[o.id+"/"+n.Node]; child.status != nil && len(child.status.Nodes) == 1 {
+			merged.Nodes[i] = child.status.Nodes[0]
+		}
+	}
 	op.Status = &merged
 }
 

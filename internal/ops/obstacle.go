@@ -66,7 +66,8 @@ func unanswered(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &slow) || errors.As(err, &fresh) || errors.As(err, &state)
 }
 
-// missing describes the workers, or that there are none, and what to do.
+// missing describes the workers, or that there are none, and what to do. It is
+// "" while a worker has polled just now.
 func (o *observer) missing(ctx context.Context) string {
 	bounded, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -77,6 +78,9 @@ func (o *observer) missing(ctx context.Context) string {
 	var known []string
 	for _, p := range queue.GetPollers() {
 		last := p.GetLastAccessTime().AsTime()
+		if o.now().Sub(last) < pickUpTimeout {
+			return "" // it has just come, and is about to take it
+		}
 		if o.now().Sub(last) < pollTimeout {
 			known = append(known, fmt.Sprintf("%s (last at %s)", p.GetIdentity(), last.Local().Format(time.TimeOnly)))
 		}

@@ -15,7 +15,7 @@ import (
 
 // callTimeout bounds one call to the engine, so that an engine that is away is
 // noticed before the SDK has retried for its own 10 s.
-const callTimeout = 5 * time.Second
+const callTimeout = 3 * time.Second
 
 var _ Client = (*Temporal)(nil)
 
@@ -68,15 +68,24 @@ func (t *Temporal) Start(ctx context.Context, r Request) (Operation, bool, error
 	var exists *serviceerror.WorkflowExecutionAlreadyStarted
 	switch {
 	case errors.As(err, &exists):
-		op, err := t.Get(ctx, r.ID)
-		if err == nil && !op.same(r) {
-			err = &ConflictError{ID: r.ID, Exists: op.Request, Asked: r}
-		}
+		op, err := t.existing(ctx, r)
 		return op, false, err
 	case err != nil:
 		return Operation{}, false, fmt.Errorf("start operation %s: %w", r.ID, err)
 	}
 	return Operation{Request: r, State: Running, Started: t.now()}, true, nil
+}
+
+// existing is the operation that has the ID of a request, if it is the one asked for.
+func (t *Temporal) existing(ctx context.Context, r Request) (Operation, error) {
+	d, err := t.describe(ctx, r.ID)
+	if err != nil {
+		return Operation{}, named(r.ID, err)
+	}
+	if op := summary(d.info()); !op.same(r) {
+		return op, &ConflictError{ID: r.ID, Exists: op.Request, Asked: r}
+	}
+	return t.Get(ctx, r.ID)
 }
 
 // Cancel implements Client.

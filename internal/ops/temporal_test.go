@@ -15,6 +15,7 @@ import (
 )
 
 func TestWatchUntilTheEnd(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.worker()
 	for how, want := range map[string]State{"ok": Done, "refused": Refused, "rolled-back": RolledBack, "failed": Failed} {
@@ -40,6 +41,7 @@ func TestWatchUntilTheEnd(t *testing.T) {
 }
 
 func TestStartingTwiceReturnsTheFirst(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.worker()
 	r := drainOf("twice", "hangs")
@@ -60,6 +62,7 @@ func TestStartingTwiceReturnsTheFirst(t *testing.T) {
 }
 
 func TestSameIDForSomethingElseIsAnError(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.run(drainOf("mine", "hangs"))
 	for _, other := range []Request{
@@ -77,6 +80,7 @@ func TestSameIDForSomethingElseIsAnError(t *testing.T) {
 }
 
 func TestCancelledDrainIsRolledBack(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.worker()
 	l.run(drainOf("cancelled", "hangs"))
@@ -92,6 +96,7 @@ func TestCancelledDrainIsRolledBack(t *testing.T) {
 }
 
 func TestTerminatedIsNotRolledBack(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.worker()
 	l.run(drainOf("killed", "hangs"))
@@ -104,6 +109,7 @@ func TestTerminatedIsNotRolledBack(t *testing.T) {
 }
 
 func TestUnknownOperation(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	var unknown *UnknownError
 	_, err := l.ops.Get(t.Context(), "nobody")
@@ -114,10 +120,13 @@ func TestUnknownOperation(t *testing.T) {
 }
 
 func TestNodeOfAnUpgradeSpeaksForItself(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.worker()
 	l.run(Request{ID: "up", Kind: workflows.KindUpgrade, Cluster: "prod", Target: "1.37.2"})
-	seen := l.follow("up", func(op Operation) bool { return op.Live["w1"].Drain != nil && op.Status != nil && op.Status.Nodes[1].Attempt == 2 })
+	seen := l.follow("up", func(op Operation) bool {
+		return op.Live["w1"].Drain != nil && op.Status != nil && op.Status.Nodes[1].Attempt == 2
+	})
 	op := seen[len(seen)-1]
 	require.Equal(t, workflows.Done, op.Status.Nodes[0].Phase)
 	require.Equal(t, workflows.DrainPhase, op.Status.Nodes[1].Phase, "not what the parent says of it")
@@ -130,6 +139,7 @@ func TestNodeOfAnUpgradeSpeaksForItself(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.worker()
 	l.run(drainOf("a", "ok"))
@@ -159,6 +169,7 @@ func TestList(t *testing.T) {
 }
 
 func TestNoWorkerIsSaid(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.run(drainOf("alone", "ok"))
 	op, err := l.ops.Get(t.Context(), "alone")
@@ -174,6 +185,7 @@ func TestNoWorkerIsSaid(t *testing.T) {
 }
 
 func TestWatchSurvivesARestartOfTheEngine(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.worker()
 	var (

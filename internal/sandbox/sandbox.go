@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// startTimeout bounds a start; it takes 6 to 12 seconds on two cores.
+// startTimeout bounds a start; it takes about 4 seconds on two idle cores.
 const startTimeout = 2 * time.Minute
 
 // Options says how a sandbox is to be.

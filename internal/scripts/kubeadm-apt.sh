@@ -54,6 +54,8 @@ minor_of() { echo "$1" | cut -d. -f2; }
 
 locked() { grep -Eq 'Could not get lock|Unable to acquire the dpkg frontend lock|Unable to lock (the administration )?directory|is another process using it' "$tmp/out"; }
 
+unreachable() { grep -Eq 'Failed to fetch|Temporary failure resolving|Some index files failed to download' "$tmp/out"; }
+
 # apt ARGS: apt-get, its output shown and kept in $tmp/out. Waits for a lock that
 # another process holds (DPkg::Lock::Timeout does not cover the package lists),
 # then asks for a retry.
@@ -75,7 +77,7 @@ apt() {
             say "an earlier installation was interrupted, finishing it"
             repaired=yes
             dpkg --force-confdef --force-confold --configure -a </dev/null || die "dpkg --configure -a failed: repair the packages of this node by hand"
-        elif grep -Eq 'Failed to fetch|Temporary failure resolving|Some index files failed to download' "$tmp/out"; then
+        elif [ "$1" != update ] && unreachable; then
             retry "apt-get $1 could not download"
         else
             return "$rc"
@@ -128,7 +130,7 @@ switch_repository() {
 }
 
 not_offered() {
-    if grep -Eq 'Failed to fetch|Temporary failure resolving|Some index files failed' "$tmp/out" 2>/dev/null; then
+    if unreachable; then
         retry "kubeadm $target is not offered, and the package lists could not all be fetched"
     fi
     die "no apt repository of this node offers kubeadm $target: add the repository of v1.$(minor_of "$target") (https://pkgs.k8s.io/core:/stable:/v1.$(minor_of "$target")/deb/)"

