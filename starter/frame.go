@@ -2,37 +2,44 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"ebb/internal/drain"
 	"ebb/internal/ops"
 	"ebb/workflows"
 )
 
-// blockedShown is how many blocked pods are named below a node.
-const blockedShown = 4
+// How many reasons, and how many pods of each, are named below a node.
+const (
+	blockedShown = 4
+	podsShown    = 3
+)
 
 // frame is an operation as a table of at most height lines, none wider than
 // width. A width or height that is not positive is no limit.
 func frame(op ops.Operation, now time.Time, width, height int) []string {
-	lines := heading(op, now)
+	lines := heading(op, now, width)
+	var notice []string
+	if op.Notice != "" {
+		notice = append([]string{""}, wrap("! "+op.Notice, width, "  ")...)
+	}
 	if op.Status != nil && len(op.Status.Nodes) > 0 {
 		room := 0
 		if height > 0 {
-			room = max(height-len(lines)-2, 3)
+			room = max(height-len(lines)-len(notice)-1, 3)
 		}
-		lines = append(append(lines, ""), nodeLines(op, room)...)
+		lines = append(append(lines, ""), nodeLines(op, width, room)...)
 	}
-	if op.Notice != "" {
-		lines = append(lines, "", "! "+op.Notice)
-	}
+	lines = append(lines, notice...)
 	for i := range lines {
 		lines[i] = fit(lines[i], width)
 	}
 	return lines
 }
 
-func heading(op ops.Operation, now time.Time) []string {
+func heading(op ops.Operation, now time.Time, width int) []string {
 	state := stateText(op)
 	if !op.State.Over() {
 		state += " for " + span(now.Sub(op.Started).Truncate(time.Second))
@@ -47,7 +54,7 @@ func heading(op ops.Operation, now time.Time) []string {
 		lines[1] += ": " + op.Status.Step
 	}
 	if live, ok := clusterTrouble(op); ok {
-		lines = append(lines, "trying again: "+live)
+		lines = append(lines, wrap("! "+live, width, "  ")...)
 	}
 	return lines
 }
@@ -76,18 +83,18 @@ func hasNode(op ops.Operation, name string) bool {
 
 // nodeLines is the table of nodes. When it is higher than room, what has yet to
 // come and what is done give way to what goes on.
-func nodeLines(op ops.Operation, room int) []string {
+func nodeLines(op ops.Operation, width, room int) []string {
 	t := table{head: []string{" ", "NODE", "ROLE", "PHASE", "", ""}}
 	for _, n := range op.Status.Nodes {
 		t.row(mark(n, op), n.Node, string(n.Role), phaseText(n), podsText(op.Live[n.Node].Drain), firstLine(n.Detail))
 	}
 	rows := t.lines()
 	lines, hidden := rows[:1:1], map[workflows.Phase]int{}
-	var below [][]string
+	var details [][]string
 	high := len(rows)
 	for _, n := range op.Status.Nodes {
-		details := liveLines(op.Live[n.Node])
-		below, high = append(below, details), high+len(details)
+		live := liveLines(op.Live[n.Node], width)
+		details, high = append(details, live), high+len(live)
 	}
 	for i, n := range op.Status.Nodes {
 		if room > 0 && high > room && quiet(n) {
@@ -98,7 +105,7 @@ func nodeLines(op ops.Operation, room int) []string {
 			}
 			continue
 		}
-		lines = append(append(lines, rows[i+1]), below[i]...)
+		lines = append(append(lines, rows[i+1]), details[i]...)
 	}
 	if len(hidden) > 0 {
 		lines = append(lines, "   and "+counted(hidden))
@@ -148,27 +155,63 @@ func mark(n workflows.NodeStatus, op ops.Operation) string {
 }
 
 // liveLines are the lines below a node: who is blocked, what the script says.
-func liveLines(live ops.Live) []string {
+func liveLines(live ops.Live, width int) []string {
 	var lines []string
 	if live.Drain != nil {
-		for i, b := range live.Drain.Blocked {
+		groups := blockedGroups(live.Drain.Blocked)
+		for i, g := range groups {
 			if i == blockedShown {
-				lines = append(lines, fmt.Sprintf("     and %d more", len(live.Drain.Blocked)-i))
+				lines = append(lines, fmt.Sprintf("%sand %d more reasons", below, len(groups)-i))
 				break
 			}
-			advice := b.Advice
-			b.Advice = ""
-			lines = append(lines, "     "+b.String())
-			if advice != "" {
-				lines = append(lines, "       → "+advice)
-			}
+			lines = append(lines, g.lines(width)...)
 		}
 	}
 	if output := strings.TrimSpace(live.Output); output != "" {
-		lines = append(lines, "     | "+strings.TrimSpace(output[strings.LastIndexByte(output, '\n')+1:]))
+		lines = append(lines, below+"| "+strings.TrimSpace(output[strings.LastIndexByte(output, '\n')+1:]))
 	}
 	if live.Trouble != "" {
-		lines = append(lines, "     trying again: "+live.Trouble)
+		lines = append(lines, wrap(below+"! "+live.Trouble, width, below+"  ")...)
+	}
+	return lines
+}
+
+// below indents what belongs to the node above.
+const below = "     "
+
+// blockedGroup are the pods that one thing keeps from leaving.
+type blockedGroup struct {
+	budget, reason, advice string
+	pods                   []string
+}
+
+func blockedGroups(blocked []drain.BlockedPod) []*blockedGroup {
+	var groups []*blockedGroup
+	for _, b := range blocked {
+		i := slices.IndexFunc(groups, func(g *blockedGroup) bool {
+			return g.budget == b.Budget && g.reason == b.Reason && g.advice == b.Advice
+		})
+		if i < 0 {
+			i = len(groups)
+			groups = append(groups, &blockedGroup{budget: b.Budget, reason: b.Reason, advice: b.Advice})
+		}
+		groups[i].pods = append(groups[i].pods, b.Pod)
+	}
+	return groups
+}
+
+func (g *blockedGroup) lines(width int) []string {
+	who := strings.Join(g.pods[:min(len(g.pods), podsShown)], ", ")
+	if more := len(g.pods) - podsShown; more > 0 {
+		who += fmt.Sprintf(" and %d more", more)
+	}
+	text := who + ": " + g.reason
+	if g.budget != "" {
+		text = fmt.Sprintf("budget %s blocks %s: %s", g.budget, who, g.reason)
+	}
+	lines := wrap(below+text, width, below+"  ")
+	if g.advice != "" {
+		lines = append(lines, wrap(below+"→ "+g.advice, width, below+"  ")...)
 	}
 	return lines
 }

@@ -128,7 +128,7 @@ func changedLive(before, now ops.Live) []string {
 		lines = append(lines, "| "+strings.TrimRight(line, "\r\n"))
 	}
 	if now.Trouble != "" && shape(now.Trouble) != shape(before.Trouble) {
-		lines = append(lines, "trying again: "+now.Trouble)
+		lines = append(lines, now.Trouble)
 	}
 	return lines
 }

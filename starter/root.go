@@ -70,7 +70,7 @@ func newRoot(a *app) *cobra.Command {
 		in(groupOperate, newUpgrade(a)), in(groupOperate, newScaleDown(a)), in(groupOperate, newDrain(a)),
 		in(groupFollow, newStatus(a)), in(groupFollow, newWatch(a)), in(groupFollow, newList(a)),
 		in(groupFollow, newCancel(a)), in(groupFollow, newClusters(a)),
-		in(groupEngine, newDev(a)),
+		in(groupEngine, newDev(a)), in(groupEngine, newDemo(a)),
 		newVersion(a),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: aboutExitCodes},
 	)

@@ -54,3 +54,26 @@ func fit(line string, width int) string {
 	}
 	return string([]rune(line)[:max(0, width-1)]) + "…"
 }
+
+// wrap breaks a line between words so that it fits a width; all but the first
+// line begin with indent. A width that is not positive is no limit.
+func wrap(line string, width int, indent string) []string {
+	if width <= utf8.RuneCountInString(indent) || utf8.RuneCountInString(line) <= width {
+		return []string{line}
+	}
+	start := len(line) - len(strings.TrimLeft(line, " "))
+	var lines []string
+	current := line[:start]
+	for i, word := range strings.Fields(line) {
+		switch {
+		case i == 0:
+			current += word
+		case utf8.RuneCountInString(current)+1+utf8.RuneCountInString(word) > width:
+			lines = append(lines, current)
+			current = indent + word
+		default:
+			current += " " + word
+		}
+	}
+	return append(lines, current)
+}

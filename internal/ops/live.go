@@ -3,6 +3,7 @@ package ops
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
@@ -20,7 +21,7 @@ const (
 
 // merge adds what the running activities of a workflow say. node is theirs, or
 // "" for those of the operation itself, whose heartbeat has to name it.
-func (op *Operation) merge(d *description, node string) {
+func (op *Operation) merge(d *description, node string, now time.Time) {
 	for _, a := range d.PendingActivities {
 		name, live := node, Live{}
 		switch a.GetActivityType().GetName() {
@@ -38,7 +39,7 @@ func (op *Operation) merge(d *description, node string) {
 				}
 			}
 		}
-		live.Trouble = trouble(a)
+		live.Trouble = trouble(a, now)
 		if name == "" {
 			name = a.GetActivityType().GetName() // of the cluster, not of a node
 		}
@@ -48,9 +49,21 @@ func (op *Operation) merge(d *description, node string) {
 	}
 }
 
-// trouble says why an activity is being tried again.
-func trouble(a *workflowpb.PendingActivityInfo) string {
-	failure := a.GetLastFailure()
+// silentAfter is how long a heartbeat may be overdue before it is worth a word:
+// they come once a second, and after ten the worker is given up.
+const silentAfter = 4 * time.Second
+
+// trouble says why an activity is being tried again, or that its worker is
+// silent; "" when it goes on well.
+func trouble(a *workflowpb.PendingActivityInfo, now time.Time) string {
+	name, failure := a.GetActivityType().GetName(), a.GetLastFailure()
+	beat, started := a.GetLastHeartbeatTime().AsTime(), a.GetLastStartedTime().AsTime()
+	if a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED && a.GetLastHeartbeatTime() != nil && !beat.Before(started) {
+		if silent := now.Sub(beat); silent > silentAfter {
+			return fmt.Sprintf("nothing heard of its worker %s for %s", a.GetLastWorkerIdentity(), silent.Round(time.Second))
+		}
+		return ""
+	}
 	if failure == nil || a.GetAttempt() < 2 || failure.GetApplicationFailureInfo().GetType() == "WorkerStopping" {
 		return ""
 	}
@@ -62,7 +75,7 @@ func trouble(a *workflowpb.PendingActivityInfo) string {
 		}
 	}
 	cause, _, _ = strings.Cut(cause, "\n")
-	return fmt.Sprintf("%s, try %d: %s", a.GetActivityType().GetName(), a.GetAttempt(), cause)
+	return fmt.Sprintf("%s is tried again (%d): %s", name, a.GetAttempt(), cause)
 }
 
 func decodeMemo(memo *commonpb.Memo, key string, target any) bool {

@@ -67,9 +67,9 @@ func (o *observer) look(ctx context.Context) (Operation, error) {
 	if err != nil {
 		return Operation{}, err
 	}
-	op.merge(d, "")
+	op.merge(d, "", o.now())
 	for _, c := range children {
-		op.merge(c, strings.TrimPrefix(c.info().GetExecution().GetWorkflowId(), o.id+"/"))
+		op.merge(c, strings.TrimPrefix(c.info().GetExecution().GetWorkflowId(), o.id+"/"), o.now())
 	}
 	o.detail(&op)
 	op.identify()
