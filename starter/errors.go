@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 
 	"github.com/spf13/cobra"
 
@@ -87,5 +88,8 @@ func message(err error) string {
 	if errors.Is(err, context.Canceled) {
 		return "stopped"
 	}
-	return err.Error()
+	return noise.ReplaceAllString(err.Error(), "$1")
 }
+
+// noise is what gRPC puts around the error of a connection.
+var noise = regexp.MustCompile(`failed reaching server: (?:last )?connection error: desc = "(?:transport: )?(?:[Ee]rror while dialing: )?([^"]*)"`)

@@ -88,21 +88,17 @@ func nodeLines(op ops.Operation, width, room int) []string {
 	for _, n := range op.Status.Nodes {
 		t.row(mark(n, op), n.Node, string(n.Role), phaseText(n), podsText(op.Live[n.Node].Drain), firstLine(n.Detail))
 	}
-	rows := t.lines()
-	lines, hidden := rows[:1:1], map[workflows.Phase]int{}
-	var details [][]string
-	high := len(rows)
-	for _, n := range op.Status.Nodes {
-		live := liveLines(op.Live[n.Node], width)
-		details, high = append(details, live), high+len(live)
-	}
+	rows, high := t.lines(), 1
+	details := make([][]string, len(op.Status.Nodes))
 	for i, n := range op.Status.Nodes {
-		if room > 0 && high > room && quiet(n) {
+		details[i] = liveLines(op.Live[n.Node], width)
+		high += 1 + len(details[i])
+	}
+	lines, hidden := rows[:1:1], map[workflows.Phase]int{}
+	hide := dispensable(op.Status.Nodes, room, high)
+	for i, n := range op.Status.Nodes {
+		if hide[i] {
 			hidden[n.Phase]++
-			high--
-			if len(hidden) == 1 && hidden[n.Phase] == 1 {
-				high++ // the line that says so
-			}
 			continue
 		}
 		lines = append(append(lines, rows[i+1]), details[i]...)
@@ -114,6 +110,30 @@ func nodeLines(op ops.Operation, width, room int) []string {
 		lines = append(lines[:room-1], "   …")
 	}
 	return lines
+}
+
+// dispensable are the nodes to hide so that a table so high fits the room: those
+// that are done, the first ones first, then those that wait, the last ones first.
+func dispensable(nodes []workflows.NodeStatus, room, high int) map[int]bool {
+	hide := map[int]bool{}
+	if room <= 0 || high <= room {
+		return hide
+	}
+	var order []int
+	for i, n := range nodes {
+		if quiet(n) && n.Phase != workflows.Pending {
+			order = append(order, i)
+		}
+	}
+	for i, n := range slices.Backward(nodes) {
+		if n.Phase == workflows.Pending {
+			order = append(order, i)
+		}
+	}
+	for _, i := range order[:min(len(order), high+1-room)] { // one more: for the line that tells of them
+		hide[i] = true
+	}
+	return hide
 }
 
 func quiet(n workflows.NodeStatus) bool {
@@ -158,7 +178,7 @@ func mark(n workflows.NodeStatus, op ops.Operation) string {
 func liveLines(live ops.Live, width int) []string {
 	var lines []string
 	if live.Drain != nil {
-		groups := blockedGroups(live.Drain.Blocked)
+		groups := blockedGroups(blocked(live.Drain))
 		for i, g := range groups {
 			if i == blockedShown {
 				lines = append(lines, fmt.Sprintf("%sand %d more reasons", below, len(groups)-i))

@@ -106,15 +106,13 @@ func changedLive(before, now ops.Live) []string {
 	var lines []string
 	if now.Drain != nil {
 		known := map[string]string{}
-		if before.Drain != nil {
-			for _, b := range before.Drain.Blocked {
-				known[b.Pod] = cause(b)
-			}
+		for _, b := range blocked(before.Drain) {
+			known[b.Pod] = cause(b)
 		}
 		if now.Drain.Total > 0 && (before.Drain == nil || before.Drain.Total == 0) {
 			lines = append(lines, count(now.Drain.Total, "pod")+" to move")
 		}
-		for _, b := range now.Drain.Blocked {
+		for _, b := range blocked(now.Drain) {
 			if known[b.Pod] != cause(b) {
 				lines = append(lines, b.String())
 			}

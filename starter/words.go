@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,10 +87,18 @@ func podsText(p *drain.Progress) string {
 		return ""
 	}
 	text := fmt.Sprintf("%d of %s gone", p.Gone, count(p.Total, "pod"))
-	if len(p.Blocked) > 0 {
-		text += fmt.Sprintf(", %d blocked", len(p.Blocked))
+	if n := len(blocked(p)); n > 0 {
+		text += fmt.Sprintf(", %d blocked", n)
 	}
 	return text
+}
+
+// blocked are the pods that do not only wait for their turn, which is no news.
+func blocked(p *drain.Progress) []drain.BlockedPod {
+	if p == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(p.Blocked), func(b drain.BlockedPod) bool { return b.Queued })
 }
 
 func took(op ops.Operation) string {

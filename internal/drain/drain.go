@@ -18,13 +18,13 @@ import (
 
 // Settings of one attempt, resolved from the drain section of ebb.yaml.
 type Settings struct {
-	GracePeriod         int64         // seconds; negative = each pod's own
-	Force               bool          // also pods that no controller will re-create
-	DeleteEmptyDir      bool          // also pods with emptyDir volumes, whose content is lost
-	SkipWaitForDelete   time.Duration // on a node that is down: how long past its grace period a pod is waited for; 0 = always
-	Parallel            int           // eviction requests under way at once
-	WaitForVolumeDetach bool
-	VolumeDetachTimeout time.Duration
+	GracePeriod         int64         `json:"gracePeriod"`                 // seconds; negative = each pod's own
+	Force               bool          `json:"force,omitempty"`             // also pods that no controller will re-create
+	DeleteEmptyDir      bool          `json:"deleteEmptyDir"`              // also pods with emptyDir volumes, whose content is lost
+	SkipWaitForDelete   time.Duration `json:"skipWaitForDelete,omitempty"` // on a node that is down: how long past its grace period a pod is waited for; 0 = always
+	Parallel            int           `json:"parallel"`                    // eviction requests under way at once
+	WaitForVolumeDetach bool          `json:"waitForVolumeDetach"`
+	VolumeDetachTimeout time.Duration `json:"volumeDetachTimeout"`
 }
 
 const (
@@ -90,6 +90,7 @@ type BlockedPod struct {
 	Reason string `json:"reason"`
 	Budget string `json:"budget,omitempty"` // namespace/name of the budget that forbids it, several joined by ", "
 	Advice string `json:"advice,omitempty"` // what to change when waiting cannot help
+	Queued bool   `json:"queued,omitempty"` // it only waits for its turn: the budget allows evictions, and so many are under way
 }
 
 // Result of an attempt that emptied the node.

@@ -97,6 +97,7 @@ func blockedBy(pod *core.Pod, budgets []*policy.PodDisruptionBudget, peers func(
 	}
 	budget := budgets[0]
 	b.Reason = needs(budget)
+	b.Queued = budget.Status.ObservedGeneration >= budget.Generation && budget.Status.DisruptionsAllowed > 0
 	broken := brokenOf(peers(budget))
 	switch {
 	case neverAllows(budget):

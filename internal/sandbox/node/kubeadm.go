@@ -232,13 +232,10 @@ func (n node) reset() error {
 	return n.report(notReady("NodeStatusUnknown", "Kubelet stopped posting node status."))
 }
 
-// work takes the node's time, printing the line as it goes, and then fails if it is to.
+// work takes the node's time, and then fails if it is to.
 func (n node) work(line string) error {
-	const steps = 5
-	for range steps {
-		fmt.Println(line)
-		time.Sleep((n.info.ScriptDelay + n.faults.Slow) / steps)
-	}
+	fmt.Println(line)
+	time.Sleep(n.info.ScriptDelay + n.faults.Slow)
 	if err := n.hang(); err != nil {
 		return err
 	}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	rbac "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+
+	"ebb/internal/ops"
+	"ebb/workflows"
+)
+
+var _ ops.Client = (*fakeOps)(nil)
+
+// fakeOps plays an operation that goes through these looks.
+type fakeOps struct {
+	looks   []ops.Operation
+	started []ops.Request
+	exists  bool
+	filter  ops.Filter
+}
+
+func (f *fakeOps) Start(_ context.Context, r ops.Request) (ops.Operation, bool, error) {
+	f.started = append(f.started, r)
+	return ops.Operation{Request: r, State: ops.Running, Started: began}, !f.exists, nil
+}
+
+func (f *fakeOps) Get(_ context.Context, id string) (ops.Operation, error) {
+	if len(f.looks) == 0 {
+		return ops.Operation{}, &ops.UnknownError{ID: id}
+	}
+	return f.looks[len(f.looks)-1], nil
+}
+
+func (f *fakeOps) List(_ context.Context, filter ops.Filter) ([]ops.Operation, error) {
+	f.filter = filter
+	return f.looks, nil
+}
+
+func (f *fakeOps) Cancel(context.Context, string) error { return nil }
+
+func (f *fakeOps) Watch(ctx context.Context, _ string, changed func(ops.Operation)) error {
+	for _, op := range f.looks {
+		changed(op)
+	}
+	if !f.looks[len(f.looks)-1].State.Over() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return nil
+}
+
+func execute(t *testing.T, f *fakeOps, args ...string) (code int, out, errs string) {
+	t.Helper()
+	return executeIn(t.Context(), f, args...)
+}
+
+func executeIn(ctx context.Context, f *fakeOps, args ...string) (code int, out, errs string) {
+	var stdout, stderr bytes.Buffer
+	code = run(ctx, &app{out: &stdout, errs: &stderr, ops: f}, args)
+	return code, stdout.String(), stderr.String()
+}
+
+func ended(state ops.State, message string) []ops.Operation {
+	return []ops.Operation{upgrading(), {Request: upgrading().Request, State: state, RolledBack: state == ops.RolledBack,
+		Message: message, Started: began, Ended: began.Add(9e9)}}
+}
+
+func TestUpgradeIsFollowedToItsEnd(t *testing.T) {
+	f := &fakeOps{looks: ended(ops.Done, "")}
+	code, out, errs := execute(t, f, "upgrade", "prod", "--to", "1.37.2", "--id", "up-1")
+	require.Equal(t, 0, code, errs)
+	require.Equal(t, []ops.Request{{ID: "up-1", Kind: workflows.KindUpgrade, Cluster: "prod", Target: "1.37.2"}}, f.started)
+	require.Contains(t, out, "  upgrade of prod to 1.37.2 (operation up-1)\n")
+	require.Contains(t, out, "done in 9s")
+	require.Empty(t, errs)
+}
+
+func TestOutcomeIsTheExitCodeAndOnStderr(t *testing.T) {
+	for state, want := range map[ops.State]int{ops.Failed: 1, ops.Refused: 3, ops.RolledBack: 4} {
+		code, out, errs := execute(t, &fakeOps{looks: ended(state, "because")}, "watch", "up-1")
+		require.Equal(t, want, code)
+		require.Contains(t, errs, ": because")
+		require.NotContains(t, out, "because")
+	}
+}
+
+func TestJSONIsOneObjectALineAndTheLastHasTheOutcome(t *testing.T) {
+	code, out, _ := execute(t, &fakeOps{looks: ended(ops.RolledBack, "because")}, "watch", "up-1", "-o", "json")
+	require.Equal(t, 4, code)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, 2)
+	var last ops.Operation
+	require.NoError(t, json.Unmarshal([]byte(lines[1]), &last))
+	require.Equal(t, ops.RolledBack, last.State)
+	require.Equal(t, "up-1", last.ID)
+}
+
+func TestDetachPrintsTheID(t *testing.T) {
+	f := &fakeOps{}
+	code, out, errs := execute(t, f, "drain", "prod", "w1", "w2", "--detach")
+	require.Equal(t, 0, code, errs)
+	require.Regexp(t, `^drain-prod-\d{8}-\d{6}-[0-9a-f]{4}\n$`, out)
+	require.Equal(t, []string{"w1", "w2"}, f.started[0].Nodes)
+}
+
+func TestExistingOperationIsSaidToBeThat(t *testing.T) {
+	code, _, errs := execute(t, &fakeOps{exists: true}, "scale-down", "prod", "--count", "2", "--detach", "--id", "x")
+	require.Equal(t, 0, code)
+	require.Contains(t, errs, "operation x exists already")
+}
+
+func TestStoppingSaysHowToGoOn(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	code, _, errs := executeIn(ctx, &fakeOps{looks: []ops.Operation{upgrading()}}, "watch", "up-1")
+	require.Equal(t, 130, code)
+	require.Contains(t, errs, "ebb watch up-1")
+	require.Contains(t, errs, "ebb cancel up-1")
+}
+
+func TestUsage(t *testing.T) {
+	for _, args := range []string{
+		"reboot", "upgrade", "upgrade prod", "upgrade prod --to 1.37", "upgrade a b --to 1.37.2", "upgrade prod --to 1.37.2 --nope",
+		"scale-down prod", "scale-down prod --count 1 --nodes w1", "scale-down prod --count 0", "drain prod", "list --kind reboot",
+		"watch", "watch a -o yaml", "clusters nope", "upgrade prod --to 1.37.2 --id a/b",
+	} {
+		f := &fakeOps{}
+		code, _, errs := execute(t, f, strings.Fields(args)...)
+		require.Equal(t, 2, code, "%s: %s", args, errs)
+		require.True(t, strings.HasPrefix(errs, "ebb: "), errs)
+		require.Empty(t, f.started, args)
+	}
+}
+
+func TestList(t *testing.T) {
+	f := &fakeOps{looks: ended(ops.RolledBack, "")[1:]}
+	code, out, _ := execute(t, f, "list", "--cluster", "prod", "--kind", "scale-down", "--open")
+	require.Equal(t, 0, code)
+	require.Equal(t, ops.Filter{Cluster: "prod", Kind: workflows.KindScaleDown, Open: true}, f.filter)
+	lines := strings.Split(out, "\n")
+	require.Regexp(t, `^OPERATION  WHAT +STATE +STARTED +TOOK$`, lines[0])
+	require.Regexp(t, `^up-1 +upgrade of prod to 1.37.2  rolled back  \S+ \S+  9s$`, lines[1])
+}
+
+func TestExitCodesAreInTheHelp(t *testing.T) {
+	for _, args := range [][]string{{"help", "exit-codes"}, {"upgrade", "--help"}} {
+		code, out, _ := execute(t, &fakeOps{}, args...)
+		require.Equal(t, 0, code)
+		for _, text := range []string{"0  done", "2  usage", "3  refused", "4  rolled back", "130"} {
+			require.Contains(t, out, text)
+		}
+	}
+}
+
+// What is checked and what is granted are the same.
+func TestPermissionsAreThoseInTheManifest(t *testing.T) {
+	body, err := os.ReadFile("../deployments/rbac.yaml")
+	require.NoError(t, err)
+	granted, checked := map[string]bool{}, map[string]bool{}
+	for _, document := range strings.Split(string(body), "\n---\n") {
+		var role rbac.Role // a ClusterRole has the same rules
+		require.NoError(t, yaml.Unmarshal([]byte(document), &role))
+		for _, rule := range role.Rules {
+			for _, verb := range rule.Verbs {
+				for _, path := range rule.NonResourceURLs {
+					granted[verb+" "+path] = true
+				}
+				for _, resource := range rule.Resources {
+					granted[strings.Join([]string{verb, rule.APIGroups[0], resource, role.Namespace, strings.Join(rule.ResourceNames, "")}, " ")] = true
+				}
+			}
+		}
+	}
+	for _, p := range needed {
+		for _, verb := range p.verbs {
+			if p.path != "" {
+				checked[verb+" "+p.path] = true
+				continue
+			}
+			resource := p.resource
+			if p.subresource != "" {
+				resource += "/" + p.subresource
+			}
+			checked[strings.Join([]string{verb, p.group, resource, p.namespace, p.name}, " ")] = true
+		}
+	}
+	require.Equal(t, granted, checked)
+}
