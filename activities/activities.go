@@ -30,10 +30,16 @@ type Engine interface {
 	Closed(ctx context.Context, operation string) (bool, error)
 }
 
+// Clusters finds the managed clusters by name. A name that is not configured is
+// an error that says which are.
+type Clusters interface {
+	Get(ctx context.Context, name string) (*cluster.Cluster, error)
+}
+
 // Activities are registered with the worker. In workflow code the struct is
 // only named for its methods and stays a nil pointer.
 type Activities struct {
-	Clusters *cluster.Registry
+	Clusters Clusters
 	Engine   Engine
 	Log      *zap.Logger
 	Now      func() time.Time

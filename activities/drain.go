@@ -59,7 +59,7 @@ func (a *Activities) Drain(ctx context.Context, in DrainInput) (drain.Result, er
 	latest.Store(&drain.Progress{Node: in.Node})
 	defer keepAlive(ctx, func() any { return *latest.Load() })()
 	result, err := drain.Run(ctx, drain.Request{
-		Cluster: c, Node: in.Node, Operation: in.Operation, Settings: in.Settings, Deadline: in.Deadline,
+		Cluster: c, Node: in.Node, Operation: in.Operation, Settings: in.Settings, Deadline: in.Deadline, Log: a.Log,
 		Report: func(p drain.Progress) { latest.Store(&p) },
 	})
 	var failed *drain.Error

@@ -33,6 +33,10 @@ func keepAlive(ctx context.Context, details func() any) (stop func()) {
 	return func() { close(done); <-ended }
 }
 
+// TypeWorkerStopping is the type of the error by which an activity hands over to
+// another worker.
+const TypeWorkerStopping = "WorkerStopping"
+
 // errStopping ends an activity whose worker shuts down. It is retried at once,
 // on another worker, which goes on from the last heartbeat.
 var errStopping = errors.New("this worker is stopping, another one goes on")
@@ -66,7 +70,7 @@ func (e *edge) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActiv
 	}()
 	out, err := e.Next.ExecuteActivity(ctx, in)
 	if err != nil && errors.Is(context.Cause(ctx), errStopping) {
-		return nil, temporal.NewApplicationErrorWithOptions(errStopping.Error(), "WorkerStopping",
+		return nil, temporal.NewApplicationErrorWithOptions(errStopping.Error(), TypeWorkerStopping,
 			temporal.ApplicationErrorOptions{NextRetryDelay: time.Millisecond})
 	}
 	return out, classify(err)

@@ -98,9 +98,18 @@ func (a *Activities) Health(ctx context.Context, in HealthInput) (HealthResult, 
 	if err != nil {
 		return HealthResult{}, err
 	}
-	var faults []string
+	faults := unfitControlPlanes(nodes, in.Except)
+	body, err := c.Client.CoreV1().RESTClient().Get().AbsPath("/readyz/etcd").DoRaw(ctx)
+	if err != nil {
+		faults = append(faults, fmt.Sprintf("the API server cannot reach etcd: %v %s", err, tail(string(body), 200)))
+	}
+	return HealthResult{Faults: faults}, nil
+}
+
+// unfitControlPlanes lists what is wrong with the control planes except one.
+func unfitControlPlanes(nodes []plan.Node, except string) (faults []string) {
 	for _, n := range nodes {
-		if n.Role == plan.Worker || n.Name == in.Except {
+		if n.Role == plan.Worker || n.Name == except {
 			continue
 		}
 		if !n.Ready {
@@ -110,11 +119,7 @@ func (a *Activities) Health(ctx context.Context, in HealthInput) (HealthResult, 
 			faults = append(faults, fmt.Sprintf("control plane %s is cordoned", n.Name))
 		}
 	}
-	body, err := c.Client.CoreV1().RESTClient().Get().AbsPath("/readyz/etcd").DoRaw(ctx)
-	if err != nil {
-		faults = append(faults, fmt.Sprintf("the API server cannot reach etcd: %v %s", err, tail(string(body), 200)))
-	}
-	return HealthResult{Faults: faults}, nil
+	return faults
 }
 
 // tail is the end of a text, at most n bytes, cut at a character.

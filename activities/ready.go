@@ -42,10 +42,9 @@ func (a *Activities) WaitReady(ctx context.Context, in WaitReadyInput) (WaitRead
 	}
 	bounded, cancel := context.WithDeadline(ctx, in.Deadline)
 	defer cancel()
-	seen := "not seen"
 	defer keepAlive(ctx, func() any { return nil })()
 
-	seen, err = waitNode(bounded, c, in)
+	seen, err := waitNode(bounded, c, in)
 	if err == nil && in.Node.Role != plan.Worker {
 		seen, err = waitSteady(bounded, c, in.Steady)
 	}

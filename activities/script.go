@@ -56,6 +56,7 @@ type ScriptResult struct {
 
 // scriptProgress is the heartbeat of a running script.
 type scriptProgress struct {
+	Node   string `json:"node"`
 	Offset int64  `json:"offset"` // bytes of output read so far
 	Output string `json:"output"` // the last 2,000 bytes of it
 }
@@ -92,6 +93,7 @@ func (a *Activities) RunScript(ctx context.Context, in ScriptInput) (ScriptResul
 			run.progress = scriptProgress{}
 		}
 	}
+	run.progress.Node = in.Node
 	defer keepAlive(ctx, func() any { return run.snapshot() })()
 	status, err := run.toEnd(ctx, in.Deadline)
 	if err != nil {

@@ -173,7 +173,7 @@ func (d *demo) summary() error {
 		if p.err != nil {
 			result, failed = "FAILED", fmt.Errorf("act %d: %w", i+1, p.err)
 		}
-		fmt.Fprintf(table, "act %d\t%s\t%.1f s\t%s\n", i+1, p.title, p.took.Seconds(), result)
+		tell(table, "act %d\t%s\t%.1f s\t%s\n", i+1, p.title, p.took.Seconds(), result)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -195,4 +195,4 @@ func (d *demo) linger(ctx context.Context) {
 	<-ctx.Done()
 }
 
-func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, format, args...) }
+func (d *demo) say(format string, args ...any) { tell(d.out, format, args...) }

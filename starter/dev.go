@@ -89,26 +89,26 @@ func (d *dev) run(ctx context.Context) error {
 
 // serve prints where everything is, and works until ctx ends.
 func (d *dev) serve(ctx context.Context, server *embedded.Server, file *config.File) error {
-	fmt.Fprintf(d.out, "engine   %s  (namespace %s, state in %s)\n", server.Address(), server.Namespace(), d.options.Dir)
+	tell(d.out, "engine   %s  (namespace %s, state in %s)\n", server.Address(), server.Namespace(), d.options.Dir)
 	if server.UI() != "" {
-		fmt.Fprintf(d.out, "Web UI   %s\n", server.UI())
+		tell(d.out, "Web UI   %s\n", server.UI())
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	if d.noWorker {
-		fmt.Fprintln(d.out, "worker   none here: start ebb-worker")
+		tell(d.out, "worker   none here: start ebb-worker\n")
 	} else {
-		fmt.Fprintf(d.out, "worker   %s\n", describe(file))
+		tell(d.out, "worker   %s\n", describe(file))
 		worker, err := d.worker(d.client, server.Namespace(), file)
 		if err != nil {
 			return err
 		}
 		group.Go(func() error { return worker.Run(ctx) })
 	}
-	fmt.Fprintln(d.out, "ready: Ctrl-C stops it; operations go on when it is started again")
+	tell(d.out, "ready: Ctrl-C stops it; operations go on when it is started again\n")
 	group.Go(func() error { <-ctx.Done(); return nil })
 	err := group.Wait()
 	if err == nil {
-		fmt.Fprintln(d.out, "stopped")
+		tell(d.out, "stopped\n")
 	}
 	return err
 }

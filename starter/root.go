@@ -40,7 +40,7 @@ func run(ctx context.Context, a *app, args []string) int {
 	err := root.ExecuteContext(ctx)
 	a.Close()
 	if err != nil {
-		fmt.Fprintf(a.errs, "ebb: %s\n", message(err))
+		say(a.errs, message(err))
 	}
 	return exitCode(err)
 }

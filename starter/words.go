@@ -139,4 +139,7 @@ func firstLine(s string) string {
 }
 
 // say prints what is of interest to a person and no result.
-func say(w io.Writer, text string) { fmt.Fprintf(w, "ebb: %s\n", text) }
+func say(w io.Writer, text string) { tell(w, "ebb: %s\n", text) }
+
+// tell prints for a person; when nobody reads it, nobody misses it.
+func tell(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }

@@ -59,23 +59,26 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case err != nil:
 		return exitUsage // flag has said what is wrong
 	case o.version:
-		fmt.Fprintln(stdout, "ebb-worker", version)
+		tell(stdout, "ebb-worker %s\n", version)
 		return exitDone
 	}
 	log, err := logging.New(o.logLevel)
 	if err != nil {
-		fmt.Fprintf(stderr, "ebb-worker: %v\n", err)
+		tell(stderr, "ebb-worker: %v\n", err)
 		return exitUsage
 	}
 	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer release()
 	context.AfterFunc(ctx, release) // a second signal has its default effect
 	if err := serve(ctx, o, log); err != nil {
-		fmt.Fprintf(stderr, "ebb-worker: %v\n", err)
+		tell(stderr, "ebb-worker: %v\n", err)
 		return exitFailed
 	}
 	return exitDone
 }
+
+// tell prints for a person; when nobody reads it, nobody misses it.
+func tell(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
 
 func parseFlags(args []string, stderr io.Writer) (options, error) {
 	var o options
@@ -87,7 +90,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	flags.BoolVar(&verbose, "v", false, "same as --log-level debug")
 	flags.BoolVar(&o.version, "version", false, "print the version and exit")
 	flags.Usage = func() {
-		fmt.Fprint(stderr, usage)
+		tell(stderr, "%s", usage)
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
@@ -95,7 +98,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	}
 	if flags.NArg() > 0 {
 		err := fmt.Errorf("unexpected argument %q", flags.Arg(0))
-		fmt.Fprintf(stderr, "ebb-worker: %v; see ebb-worker --help\n", err)
+		tell(stderr, "ebb-worker: %v; see ebb-worker --help\n", err)
 		return options{}, err
 	}
 	if verbose {

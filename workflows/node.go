@@ -123,7 +123,7 @@ func (o *operation) nodeFailed(ctx workflow.Context, n plan.Node, step string, c
 	if temporal.IsCanceledError(cause) {
 		return temporal.NewCanceledError(fmt.Sprintf("node %s: cancelled during %s; %s", n.Name, step, back))
 	}
-	return failed(n, step, fmt.Errorf("%s; %s", reason(cause), back))
+	return failed(n, step+" ("+back+")", cause)
 }
 
 // failed is the error of a node: which node and machine, and which step. It is

@@ -39,7 +39,6 @@ type operation struct {
 	id      string
 	cluster string
 	from    clusterstate.State // the state a rollback goes back to
-	retry   bool               // an upgrade that goes on where one stopped
 	survey  activities.Survey
 	status  Status
 }
@@ -59,7 +58,7 @@ func (o *operation) claim(ctx workflow.Context, state clusterstate.State) error 
 	if err != nil {
 		return o.refuse(ctx, err)
 	}
-	o.from, o.retry = claimed.From, claimed.Retry
+	o.from = claimed.From
 	if claimed.TakenOver != "" {
 		o.step(ctx, "cleaning up after %s", claimed.TakenOver)
 		_, err = call(onAPI(ctx, "take back the cordons of "+claimed.TakenOver), act.UncordonAll,
@@ -90,20 +89,22 @@ func (o *operation) giveBack(ctx workflow.Context, err error) error {
 }
 
 // end releases the cluster in the given state and makes the operation's error:
-// what went wrong, what was done about it, and in which state the cluster is now.
-// A cancelled operation ends as cancelled.
+// what was done about it, in which state the cluster is now, and last, as it may
+// be long, what went wrong. A cancelled operation ends as cancelled, with the same
+// in its details.
 func (o *operation) end(ctx workflow.Context, cause error, kind string, state clusterstate.State, done string) error {
-	text := fmt.Sprintf("%s of cluster %s (%s): %s; %s", o.status.Kind, o.cluster, o.id, reason(cause), done)
+	text := fmt.Sprintf("%s of cluster %s (%s): %s", o.status.Kind, o.cluster, o.id, done)
 	if state != "" {
 		text += fmt.Sprintf("; the cluster is in state %s", state)
 	}
 	o.step(ctx, "giving the cluster back")
-	if problem := o.release(ctx, state, text, ""); problem != "" {
+	if problem := o.release(ctx, state, text+"; cause: "+reason(cause), ""); problem != "" {
 		text += "; " + problem
 	}
+	text += "; cause: " + reason(cause)
 	o.step(ctx, "ended: %s", text)
 	if temporal.IsCanceledError(cause) {
-		return temporal.NewCanceledError(text)
+		return temporal.NewCanceledError(text, kind, o.status)
 	}
 	return temporal.NewNonRetryableApplicationError(text, kind, nil, o.status)
 }

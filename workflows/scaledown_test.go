@@ -248,7 +248,7 @@ func TestScaleDownCancelledAtEachStep(t *testing.T) {
 		w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Count: 1})
 		kind, text := w.ended()
 		require.Equal(t, "Canceled", kind)
-		require.Contains(t, text, "cancelled; rolled back: nothing was removed, uncordoned w3; the cluster is in state Running")
+		require.Contains(t, text, "rolled back: nothing was removed, uncordoned w3; the cluster is in state Running; cause: cancelled")
 	})
 	t.Run("drain", func(t *testing.T) {
 		w := newWorld(t)

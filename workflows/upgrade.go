@@ -3,6 +3,7 @@ package workflows
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +45,7 @@ func Upgrade(ctx workflow.Context, in UpgradeInput) (UpgradeResult, error) {
 		return UpgradeResult{}, err
 	}
 	controlPlanes, workers := plan.UpgradeOrder(o.survey.Nodes)
-	nodes := append(controlPlanes, workers...)
+	nodes := slices.Concat(controlPlanes, workers)
 	o.follow(ctx, nodes)
 	// 2. Check every node that has work to do, all faults in one report.
 	unfinished := o.unfinished(nodes)

@@ -124,8 +124,8 @@ func TestUpgradeStopsAtTheNodeThatFailsAndPutsItsLoadBack(t *testing.T) {
 
 	kind, text := w.ended()
 	require.Equal(t, ErrFailed, kind)
-	require.Contains(t, text, "node w1 (machine m-w1), step script: ")
-	require.Contains(t, text, "no space left on device; uncordoned w1")
+	require.Contains(t, text, "node w1 (machine m-w1), step script (uncordoned w1): ")
+	require.Contains(t, text, "no space left on device")
 	require.Contains(t, text, "1 of 4 nodes are at 1.37.2")
 	require.Equal(t, []string{"cordon cp1", "cordon w1"}, w.called("cordon"), "the rest is not started")
 }
@@ -212,7 +212,7 @@ func TestStageThatFailsGoesBack(t *testing.T) {
 
 	kind, text := w.ended()
 	require.Equal(t, ErrRolledBack, kind)
-	require.Contains(t, text, "was not found; no node was touched")
+	require.Contains(t, text, "no node was touched; the cluster is in state Running; cause: E: Version")
 }
 
 func TestScriptThatAsksForARetryIsRunAgainAsAnotherRun(t *testing.T) {

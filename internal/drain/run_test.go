@@ -28,7 +28,7 @@ func TestWithoutBudgetsAllGoAtOnce(t *testing.T) {
 			newPod("mirror", func(p *core.Pod) { p.Annotations = map[string]string{core.MirrorPodAnnotationKey: "x"} }),
 			newPod("elsewhere", func(p *core.Pod) { p.Spec.NodeName = "w2" }),
 			newPod("done", func(p *core.Pod) { p.Status.Phase, p.OwnerReferences = core.PodSucceeded, nil }))
-		result, err, reports := s.drain(t.Context())
+		result, reports, err := s.drain(t.Context())
 		require.NoError(t, err)
 		s.requireEvictedOnce("a", "b", "c", "done")
 		require.Equal(t, deleteDelay, result.Took)
@@ -45,7 +45,7 @@ func TestWithoutBudgetsAllGoAtOnce(t *testing.T) {
 func TestBudgetLetsOneGoAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, newPod("a"), newPod("b"), newPod("c"), budget("web", maxUnavailable(1)))
-		result, err, _ := s.drain(t.Context())
+		result, _, err := s.drain(t.Context())
 		require.NoError(t, err)
 		s.requireEvictedOnce("a", "b", "c")
 		require.Zero(t, s.refused, "an eviction is sent when the budget allows it, not before")
@@ -63,10 +63,10 @@ func TestTwoDrainsShareOneBudget(t *testing.T) {
 		defer c.Close()
 		second := make(chan error)
 		go func() {
-			_, err, _ := s.drainOf(t.Context(), c, func(r *Request) { r.Node = "w3" })
+			_, _, err := s.drainOf(t.Context(), c, func(r *Request) { r.Node = "w3" })
 			second <- err
 		}()
-		_, err, _ := s.drainOf(t.Context(), c)
+		_, _, err := s.drainOf(t.Context(), c)
 		require.NoError(t, err)
 		require.NoError(t, <-second)
 		s.requireEvictedOnce("a", "b", "c", "d")
@@ -110,7 +110,7 @@ func TestWhatCannotWorkIsSaidAtOnce(t *testing.T) {
 				s.recount()
 				var named time.Duration
 				start := time.Now()
-				_, err, _ := s.drain(t.Context(), func(r *Request) {
+				_, _, err := s.drain(t.Context(), func(r *Request) {
 					report := r.Report
 					r.Report = func(p Progress) {
 						if len(p.Blocked) > 0 && named == 0 {
@@ -146,7 +146,7 @@ func TestUnreadyPodGoesWhenItsBudgetFreesIt(t *testing.T) {
 				maxUnavailable(0)(s)
 				s.UnhealthyPodEvictionPolicy = &alwaysAllow
 			}))
-		result, err, _ := s.drain(t.Context())
+		result, _, err := s.drain(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, deleteDelay, result.Took)
 	})
@@ -159,7 +159,7 @@ func TestRepairedBudgetIsNoticedAtOnce(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			s.locked(func() { require.NoError(t, s.client.Tracker().Delete(budgetsResource, "app", "y")) })
 		}()
-		result, err, _ := s.drain(t.Context())
+		result, _, err := s.drain(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 20*time.Second+deleteDelay, result.Took)
 	})
@@ -173,7 +173,7 @@ func TestRefusedBySettingsBeforeAnythingIsEvicted(t *testing.T) {
 			}),
 			newPod("orphan", func(p *core.Pod) { p.OwnerReferences = []meta.OwnerReference{controller("DaemonSet", "lost")} }))
 		strict := func(r *Request) { r.Settings.DeleteEmptyDir = false }
-		_, err, _ := s.drain(t.Context(), strict)
+		_, _, err := s.drain(t.Context(), strict)
 		require.ErrorIs(t, err, ErrRefused)
 		var failure *Error
 		require.ErrorAs(t, err, &failure)
@@ -184,7 +184,7 @@ func TestRefusedBySettingsBeforeAnythingIsEvicted(t *testing.T) {
 		require.Empty(t, s.order)
 
 		s.rebirth = nil
-		_, err, _ = s.drain(t.Context(), func(r *Request) { r.Settings.Force = true })
+		_, _, err = s.drain(t.Context(), func(r *Request) { r.Settings.Force = true })
 		require.NoError(t, err)
 		s.requireEvictedOnce("a", "bare", "orphan", "scratch")
 	})
@@ -197,7 +197,7 @@ func TestNodeChangesDuringTheDrain(t *testing.T) {
 			s := blockedForEver(t)
 			go func() { time.Sleep(5 * time.Second); s.changeNode(func(n *core.Node) { n.Spec.Unschedulable = false }) }()
 			start := time.Now()
-			_, err, _ := s.drain(t.Context())
+			_, _, err := s.drain(t.Context())
 			require.ErrorIs(t, err, ErrUncordoned)
 			require.ErrorContains(t, err, "somebody uncordoned the node")
 			require.Equal(t, 5*time.Second, time.Since(start))
@@ -207,7 +207,7 @@ func TestNodeChangesDuringTheDrain(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSim(t, newPod("a"))
 			s.changeNode(func(n *core.Node) { n.Spec.Unschedulable = false })
-			_, err, _ := s.drain(t.Context())
+			_, _, err := s.drain(t.Context())
 			require.ErrorIs(t, err, ErrUncordoned)
 			require.Empty(t, s.order)
 		})
@@ -216,7 +216,7 @@ func TestNodeChangesDuringTheDrain(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := blockedForEver(t)
 			go func() { time.Sleep(5 * time.Second); _ = s.client.Tracker().Delete(nodesResource, "", node) }()
-			result, err, _ := s.drain(t.Context())
+			result, _, err := s.drain(t.Context())
 			require.NoError(t, err)
 			require.True(t, result.NodeGone)
 			require.Equal(t, 5*time.Second, result.Took)
@@ -232,7 +232,7 @@ func TestStuckTerminating(t *testing.T) {
 	t.Run("named with its finalizer and the node's condition", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSim(t, newPod("a", finalizer))
-			_, err, reports := s.drain(t.Context())
+			_, reports, err := s.drain(t.Context())
 			require.ErrorIs(t, err, ErrTimeout)
 			require.ErrorContains(t, err, "app/a: still terminating 30s after its grace period; finalizers: example.com/hold; node Ready: True")
 			require.Len(t, reports[len(reports)-1].Blocked, 1)
@@ -243,7 +243,7 @@ func TestStuckTerminating(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSim(t, newPod("a", finalizer))
 			s.changeNode(notReady)
-			result, err, _ := s.drain(t.Context(), func(r *Request) { r.Settings.SkipWaitForDelete = 5 * time.Second })
+			result, _, err := s.drain(t.Context(), func(r *Request) { r.Settings.SkipWaitForDelete = 5 * time.Second })
 			require.NoError(t, err)
 			require.Equal(t, []string{"app/a"}, result.Skipped)
 			require.InDelta(t, 35, result.Took.Seconds(), 1)
@@ -252,7 +252,7 @@ func TestStuckTerminating(t *testing.T) {
 	t.Run("waited for on a node that is up", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSim(t, newPod("a", finalizer))
-			_, err, _ := s.drain(t.Context(), func(r *Request) { r.Settings.SkipWaitForDelete = 5 * time.Second })
+			_, _, err := s.drain(t.Context(), func(r *Request) { r.Settings.SkipWaitForDelete = 5 * time.Second })
 			require.ErrorIs(t, err, ErrTimeout)
 		})
 	})
@@ -260,7 +260,7 @@ func TestStuckTerminating(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSim(t, newPod("a", finalizer))
 			s.changeNode(notReady)
-			_, err, _ := s.drain(t.Context())
+			_, _, err := s.drain(t.Context())
 			require.ErrorIs(t, err, ErrTimeout)
 		})
 	})
@@ -270,7 +270,7 @@ func TestPodsThatComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, newPod("a"), newPod("b"))
 		s.rebirth = here
-		_, err, reports := s.drain(t.Context())
+		_, reports, err := s.drain(t.Context())
 		require.ErrorIs(t, err, ErrReturning)
 		require.ErrorContains(t, err, "pods of ReplicaSet/web come back to the cordoned node (3 times so far)")
 		require.GreaterOrEqual(t, len(s.order), 6, "two pods, and at least twice what came back for them")
@@ -291,7 +291,7 @@ func TestAPIServerDown(t *testing.T) {
 				}
 				return nil, nil
 			}
-			result, err, _ := s.drain(t.Context())
+			result, _, err := s.drain(t.Context())
 			require.NoError(t, err)
 			s.requireEvictedOnce("a", "b", "c")
 			require.Contains(t, result.Output, "no answer from the API server")
@@ -302,7 +302,7 @@ func TestAPIServerDown(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSim(t, newPod("a"), newPod("b"))
 			s.failWith = func(*core.Pod) (error, error) { return nil, &url.Error{Op: "Post", URL: "https://api", Err: io.EOF} }
-			_, err, _ := s.drain(t.Context())
+			_, _, err := s.drain(t.Context())
 			require.NoError(t, err)
 			s.requireEvictedOnce("a", "b")
 			require.Equal(t, map[string]int{"app/a": 1, "app/b": 1}, s.asked)
@@ -319,7 +319,7 @@ func TestAPIServerDown(t *testing.T) {
 				}
 				return nil, nil
 			}
-			result, err, _ := s.drain(t.Context())
+			result, _, err := s.drain(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, 7*time.Second+deleteDelay, result.Took)
 		})
@@ -333,7 +333,7 @@ func TestAPIServerDown(t *testing.T) {
 				}
 				return nil, nil
 			}
-			_, err, _ := s.drain(t.Context())
+			_, _, err := s.drain(t.Context())
 			require.ErrorIs(t, err, ErrTimeout)
 			require.ErrorContains(t, err, "app/a: Internal error occurred: failed calling webhook guard")
 			s.requireEvictedOnce("b")
@@ -352,7 +352,7 @@ func TestReplacedPodIsNotEvicted(t *testing.T) {
 				require.NoError(t, s.client.Tracker().Add(newPod("db-0", func(p *core.Pod) { p.UID, p.Spec.NodeName = "second", "w2" })))
 			})
 		}()
-		result, err, _ := s.drain(t.Context())
+		result, _, err := s.drain(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 10*time.Second, result.Took)
 		require.Empty(t, s.order)
@@ -364,7 +364,7 @@ func TestCriticalPodsGoLast(t *testing.T) {
 		priority := int32(criticalPriority)
 		s := newSim(t, newPod("a-dns", func(p *core.Pod) { p.Spec.Priority = &priority }),
 			newPod("b-dns", func(p *core.Pod) { p.Spec.PriorityClassName = "system-node-critical" }), newPod("c"), newPod("d"))
-		result, err, _ := s.drain(t.Context())
+		result, _, err := s.drain(t.Context())
 		require.NoError(t, err)
 		require.ElementsMatch(t, []string{"c", "d"}, s.order[:2])
 		require.ElementsMatch(t, []string{"a-dns", "b-dns"}, s.order[2:])
@@ -379,7 +379,7 @@ func TestTerminatingPodsAreWaitedForNotEvictedAgain(t *testing.T) {
 		for _, p := range s.pods() {
 			s.locked(func() { s.terminate(p) })
 		}
-		result, err, _ := s.drain(t.Context())
+		result, _, err := s.drain(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, s.asked)
 		require.Equal(t, deleteDelay, result.Took)
@@ -396,7 +396,7 @@ func TestNamespaceTerminating(t *testing.T) {
 			s.locked(func() { s.terminate(s.pod("ending", "a")) })
 		}()
 		s.rebirth = nil
-		result, err, reports := s.drain(t.Context())
+		result, reports, err := s.drain(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 15*time.Second+deleteDelay, result.Took)
 		require.Empty(t, s.asked)
@@ -421,7 +421,7 @@ func TestVolumes(t *testing.T) {
 				time.Sleep(9 * time.Second)
 				_ = s.client.Tracker().Delete(storage.SchemeGroupVersion.WithResource("volumeattachments"), "", "va-1")
 			}()
-			result, err, _ := s.drain(t.Context())
+			result, _, err := s.drain(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, 9*time.Second, result.Took)
 			require.Empty(t, result.Warnings)
@@ -429,7 +429,7 @@ func TestVolumes(t *testing.T) {
 	})
 	t.Run("a volume that stays is a warning", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			result, err, _ := setup(t).drain(t.Context(), func(r *Request) { r.Settings.VolumeDetachTimeout = 20 * time.Second })
+			result, _, err := setup(t).drain(t.Context(), func(r *Request) { r.Settings.VolumeDetachTimeout = 20 * time.Second })
 			require.NoError(t, err)
 			require.Equal(t, []string{"volumes still attached to node w1 after its pods have ended: pv-db"}, result.Warnings)
 			require.Equal(t, 21*time.Second, result.Took)
@@ -437,7 +437,7 @@ func TestVolumes(t *testing.T) {
 	})
 	t.Run("even when the deadline comes first", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			result, err, _ := setup(t).drain(t.Context(), func(r *Request) { r.Deadline = time.Now().Add(5 * time.Second) })
+			result, _, err := setup(t).drain(t.Context(), func(r *Request) { r.Deadline = time.Now().Add(5 * time.Second) })
 			require.NoError(t, err)
 			require.Len(t, result.Warnings, 1)
 			require.Equal(t, 5*time.Second, result.Took)
@@ -445,7 +445,7 @@ func TestVolumes(t *testing.T) {
 	})
 	t.Run("not waited for when switched off", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			result, err, _ := setup(t).drain(t.Context(), func(r *Request) { r.Settings.WaitForVolumeDetach = false })
+			result, _, err := setup(t).drain(t.Context(), func(r *Request) { r.Settings.WaitForVolumeDetach = false })
 			require.NoError(t, err)
 			require.Equal(t, deleteDelay, result.Took)
 		})
@@ -455,7 +455,7 @@ func TestVolumes(t *testing.T) {
 func TestNoTimeLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, newPod("a"))
-		_, err, _ := s.drain(t.Context(), func(r *Request) { r.Deadline = time.Now() })
+		_, _, err := s.drain(t.Context(), func(r *Request) { r.Deadline = time.Now() })
 		require.ErrorIs(t, err, ErrTimeout)
 		require.ErrorContains(t, err, "no time was left")
 		require.Empty(t, s.asked)
@@ -468,7 +468,7 @@ func TestCancelled(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { time.Sleep(2 * time.Second); cancel() }()
 		start := time.Now()
-		_, err, _ := s.drain(ctx)
+		_, _, err := s.drain(ctx)
 		require.Equal(t, context.Canceled, err)
 		require.Equal(t, 2*time.Second, time.Since(start))
 	})
@@ -478,7 +478,7 @@ func TestReportsComeEachSecondAndNotTooOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, newPod("a"), newPod("b"), newPod("c"), budget("x", maxUnavailable(1)))
 		var times []time.Time
-		_, err, _ := s.drain(t.Context(), func(r *Request) { r.Report = func(Progress) { times = append(times, time.Now()) } })
+		_, _, err := s.drain(t.Context(), func(r *Request) { r.Report = func(Progress) { times = append(times, time.Now()) } })
 		require.NoError(t, err)
 		for i := 1; i < len(times)-1; i++ { // the last one is sent at the end, whenever that is
 			require.GreaterOrEqual(t, times[i].Sub(times[i-1]), reportAtMost)

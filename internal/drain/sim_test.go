@@ -77,14 +77,14 @@ func newSim(t *testing.T, objects ...runtime.Object) *sim {
 }
 
 // drain runs one attempt of a minute and returns its reports as well.
-func (s *sim) drain(ctx context.Context, change ...func(*Request)) (Result, error, []Progress) {
+func (s *sim) drain(ctx context.Context, change ...func(*Request)) (Result, []Progress, error) {
 	s.t.Helper()
 	c := cluster.New("sim", s.client, func() (config.Cluster, error) { return config.Cluster{}, nil }, zap.NewNop())
 	defer c.Close()
 	return s.drainOf(ctx, c, change...)
 }
 
-func (s *sim) drainOf(ctx context.Context, c *cluster.Cluster, change ...func(*Request)) (Result, error, []Progress) {
+func (s *sim) drainOf(ctx context.Context, c *cluster.Cluster, change ...func(*Request)) (Result, []Progress, error) {
 	var reports []Progress
 	req := Request{
 		Cluster: c, Node: node, Operation: "op-1", Settings: NewSettings(config.Drain{}),
@@ -94,7 +94,7 @@ func (s *sim) drainOf(ctx context.Context, c *cluster.Cluster, change ...func(*R
 		f(&req)
 	}
 	result, err := Run(ctx, req)
-	return result, err, reports
+	return result, reports, err
 }
 
 // react is the Eviction API as pkg/registry/core/pod/storage/eviction.go has it.

@@ -34,7 +34,7 @@ func (r *run) detach(ctx context.Context) error {
 			return r.stillAttached(names)
 		}
 		if err := r.wait(ctx, earliest(limit, r.report(now))); err != nil {
-			if ctx.Err() == context.DeadlineExceeded { //nolint:errorlint // of the context itself
+			if ctx.Err() == context.DeadlineExceeded {
 				return r.stillAttached(names)
 			}
 			return err

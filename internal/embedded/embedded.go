@@ -91,20 +91,16 @@ func (o Options) withDefaults() Options {
 func (s *Server) start(ctx context.Context) (err error) {
 	o := &s.options
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return fmt.Errorf("state directory: %w", err)
+		return fmt.Errorf("state directory: %w: choose another directory with --state-dir", err)
 	}
 	if s.lock, err = lockDir(o.Dir); err != nil {
 		return err
 	}
-	if o.Port, err = port(ctx, o.Host, o.Port, "--port"); err != nil {
+	ports, err := choosePorts(ctx, o)
+	if err != nil {
 		return err
 	}
-	if o.UIPort != -1 {
-		if o.UIPort, err = port(ctx, o.Host, o.UIPort, "--ui-port"); err != nil {
-			return err
-		}
-	}
-	if s.server, err = newServer(ctx, *o); err != nil {
+	if s.server, err = newServer(*o, ports); err != nil {
 		return err
 	}
 	if err := s.server.Start(); err != nil {
@@ -120,7 +116,9 @@ func (s *Server) start(ctx context.Context) (err error) {
 }
 
 // Address is the host:port of the gRPC frontend.
-func (s *Server) Address() string { return net.JoinHostPort(s.options.Host, strconv.Itoa(s.options.Port)) }
+func (s *Server) Address() string {
+	return net.JoinHostPort(reachable(s.options.Host), strconv.Itoa(s.options.Port))
+}
 
 // Namespace is the namespace that was registered.
 func (s *Server) Namespace() string { return s.options.Namespace }
@@ -130,7 +128,7 @@ func (s *Server) UI() string {
 	if s.options.UIPort == -1 {
 		return ""
 	}
-	return "http://" + net.JoinHostPort(s.options.Host, strconv.Itoa(s.options.UIPort))
+	return "http://" + net.JoinHostPort(reachable(s.options.Host), strconv.Itoa(s.options.UIPort))
 }
 
 // Stop ends the engine; the file stays and may be opened again. It may be called
@@ -174,18 +172,4 @@ func (s *Server) awaitServing(ctx context.Context) error {
 		case <-ticker.C:
 		}
 	}
-}
-
-// port is the wanted port if it is free, or any free one for 0.
-func port(ctx context.Context, host string, wanted int, flag string) (int, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(wanted)))
-	if err != nil {
-		return 0, fmt.Errorf("port %d on %s cannot be used (%w): is another `ebb dev` or Temporal running? Stop it, or choose another port with %s", wanted, host, err, flag)
-	}
-	got := l.Addr().(*net.TCPAddr).Port
-	if err := l.Close(); err != nil {
-		return 0, fmt.Errorf("probe port %d: %w", got, err)
-	}
-	return got, nil
 }

@@ -134,7 +134,7 @@ func TestFileInUseNamesTheProcess(t *testing.T) {
 func TestTakenPortIsNamed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer l.Close()
+	t.Cleanup(func() { _ = l.Close() })
 	taken := l.Addr().(*net.TCPAddr).Port
 
 	_, err = Start(t.Context(), Options{Dir: t.TempDir(), Port: taken, UIPort: -1})

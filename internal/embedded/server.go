@@ -1,9 +1,9 @@
 package embedded
 
 import (
-	"context"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -36,25 +36,32 @@ const clusterName = "ebb"
 // after the first twenty waits 1/20 s to be dispatched.
 const pollsPerSecond = 100_000
 
+// timerShift is the shortest timer, and so the shortest backoff of a retry, that
+// the history service keeps to. The server's default of 1 s allows for the
+// clocks of many hosts to differ; here there is one clock.
+const timerShift = 20 * time.Millisecond
+
 func tuning() dynamicconfig.Client {
 	return dynamicconfig.StaticClient{
 		dynamicconfig.TransferProcessorMaxPollRPS.Key():   pollsPerSecond,
 		dynamicconfig.TimerProcessorMaxPollRPS.Key():      pollsPerSecond,
 		dynamicconfig.VisibilityProcessorMaxPollRPS.Key(): pollsPerSecond,
 		dynamicconfig.OutboundProcessorMaxPollRPS.Key():   pollsPerSecond,
+		dynamicconfig.TimerProcessorMaxTimeShift.Key():    timerShift,
 		dynamicconfig.EnableServerVersionCheck.Key():      false, // it would call home
+
+		// A worker that stops has its open polls answered, so that no task is handed
+		// to a poll that nobody waits for: such a task is lost until it times out,
+		// 10 s for a workflow task, its start-to-close timeout for an activity.
+		dynamicconfig.EnableCancelWorkerPollsOnShutdown.Key(): true,
+
+		// Partitions spread a task queue over hosts; there is one host.
+		dynamicconfig.MatchingNumTaskqueueReadPartitions.Key():  1,
+		dynamicconfig.MatchingNumTaskqueueWritePartitions.Key(): 1,
 	}
 }
 
-func newServer(ctx context.Context, o Options) (temporal.Server, error) {
-	ports := map[primitives.ServiceName]int{primitives.FrontendService: o.Port}
-	for _, service := range []primitives.ServiceName{primitives.HistoryService, primitives.MatchingService, primitives.WorkerService} {
-		free, err := port(ctx, "127.0.0.1", 0, "")
-		if err != nil {
-			return nil, err
-		}
-		ports[service] = free
-	}
+func newServer(o Options, ports servicePorts) (temporal.Server, error) {
 	cfg, hosts := serverConfig(o, ports)
 	if err := prepareStore(o, cfg); err != nil {
 		return nil, err
@@ -75,7 +82,7 @@ func newServer(ctx context.Context, o Options) (temporal.Server, error) {
 	)
 }
 
-func serverConfig(o Options, ports map[primitives.ServiceName]int) (*config.Config, map[primitives.ServiceName]static.Hosts) {
+func serverConfig(o Options, ports servicePorts) (*config.Config, map[primitives.ServiceName]static.Hosts) {
 	cfg := &config.Config{Services: map[string]config.Service{}}
 	hosts := map[primitives.ServiceName]static.Hosts{}
 	for service, p := range ports {
@@ -83,11 +90,11 @@ func serverConfig(o Options, ports map[primitives.ServiceName]int) (*config.Conf
 		if service == primitives.FrontendService {
 			host = o.Host
 		}
-		address := net.JoinHostPort(host, strconv.Itoa(p))
+		address := net.JoinHostPort(reachable(host), strconv.Itoa(p))
 		cfg.Services[string(service)] = config.Service{RPC: config.RPC{GRPCPort: p, BindOnIP: host}}
 		hosts[service] = static.Hosts{All: []string{address}, Self: address}
 	}
-	frontend := net.JoinHostPort(o.Host, strconv.Itoa(o.Port))
+	frontend := net.JoinHostPort(reachable(o.Host), strconv.Itoa(o.Port))
 	cfg.Global.Membership = config.Membership{MaxJoinDuration: startTimeout, BroadcastAddress: "127.0.0.1"}
 	cfg.PublicClient = config.PublicClient{HostPort: frontend}
 	cfg.DCRedirectionPolicy = config.DCRedirectionPolicy{Policy: "noop"}
@@ -109,7 +116,7 @@ func serverConfig(o Options, ports map[primitives.ServiceName]int) (*config.Conf
 		DefaultStore: sqlite.PluginName, VisibilityStore: sqlite.PluginName, NumHistoryShards: 1,
 		DataStores: map[string]config.DataStore{sqlite.PluginName: {SQL: &config.SQL{
 			PluginName:   sqlite.PluginName,
-			DatabaseName: filepath.Join(o.Dir, "temporal.db"),
+			DatabaseName: uriPath(databasePath(o.Dir)),
 			// WAL with synchronous=full survives the death of the process and of the machine.
 			ConnectAttributes: map[string]string{"mode": "rwc", "journal_mode": "wal", "synchronous": "full", "busy_timeout": "10000"},
 		}}},
@@ -120,9 +127,10 @@ func serverConfig(o Options, ports map[primitives.ServiceName]int) (*config.Conf
 // prepareStore makes the file with its schema and the namespace, once.
 func prepareStore(o Options, cfg *config.Config) error {
 	store := cfg.Persistence.DataStores[sqlite.PluginName].SQL
-	if _, err := os.Stat(store.DatabaseName); os.IsNotExist(err) {
-		if err := createStore(store); err != nil {
-			return fmt.Errorf("create %s: %w", store.DatabaseName, err)
+	path := databasePath(o.Dir)
+	if _, err := os.Stat(path); os.IsNotExist(err) {
+		if err := createStore(store, path); err != nil {
+			return fmt.Errorf("create %s: %w", path, err)
 		}
 	}
 	namespace, err := sqliteschema.NewNamespaceConfig(clusterName, o.Namespace, false, nil)
@@ -131,21 +139,21 @@ func prepareStore(o Options, cfg *config.Config) error {
 	}
 	namespace.Detail.Config.Retention = durationpb.New(retention)
 	if err := sqliteschema.CreateNamespaces(store, namespace); err != nil {
-		return fmt.Errorf("open %s: %w", store.DatabaseName, err)
+		return fmt.Errorf("open %s: %w", path, err)
 	}
 	return nil
 }
 
 // createStore sets the schema up in a file beside the real one and moves it into
 // place, so that a crash in the middle leaves no half-made file.
-func createStore(store *config.SQL) error {
-	draft := *store
-	draft.DatabaseName = store.DatabaseName + ".new"
+func createStore(store *config.SQL, path string) error {
+	draft, draftPath := *store, path+".new"
+	draft.DatabaseName = uriPath(draftPath)
 	draft.ConnectAttributes = map[string]string{"mode": "rwc"}
-	if err := os.Remove(draft.DatabaseName); err != nil && !os.IsNotExist(err) {
+	if err := os.Remove(draftPath); err != nil && !os.IsNotExist(err) {
 		return err
 	}
-	f, err := os.OpenFile(draft.DatabaseName, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(draftPath, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -155,5 +163,11 @@ func createStore(store *config.SQL) error {
 	if err := sqliteschema.SetupSchema(&draft); err != nil {
 		return err
 	}
-	return os.Rename(draft.DatabaseName, store.DatabaseName)
+	return os.Rename(draftPath, path)
 }
+
+func databasePath(dir string) string { return filepath.Join(dir, "temporal.db") }
+
+// uriPath escapes what would end the path in a SQLite URI (?, #, %); the plugin
+// puts the name of the database into one as it is.
+func uriPath(path string) string { return (&url.URL{Path: path}).EscapedPath() }

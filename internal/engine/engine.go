@@ -4,12 +4,16 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/contrib/envconfig"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // TaskQueue is the queue that Ebb's workers poll.
@@ -33,10 +37,24 @@ func Dial(ctx context.Context, log *zap.Logger, o Options) (client.Client, error
 	options.Logger = Logger(log)
 	c, err := client.DialContext(ctx, options)
 	if err != nil {
-		return nil, fmt.Errorf("no Temporal engine answers at %s (namespace %s): start one with `ebb dev`, or set TEMPORAL_ADDRESS: %w",
-			options.HostPort, options.Namespace, err)
+		return nil, dialError(ctx, options, err)
 	}
 	return c, nil
+}
+
+// dialError tells apart what a user can do something about.
+func dialError(ctx context.Context, o client.Options, err error) error {
+	var refused *serviceerror.PermissionDenied
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("connect to Temporal at %s: %w", o.HostPort, ctx.Err())
+	case errors.As(err, &refused), status.Code(err) == codes.Unauthenticated:
+		return fmt.Errorf("the Temporal engine at %s refuses these credentials (namespace %s): check TEMPORAL_API_KEY and TEMPORAL_TLS_*: %w",
+			o.HostPort, o.Namespace, err)
+	default:
+		return fmt.Errorf("no Temporal engine answers at %s (namespace %s): start one with `ebb dev`, or set TEMPORAL_ADDRESS: %w",
+			o.HostPort, o.Namespace, err)
+	}
 }
 
 // Resolve is what Dial connects with.

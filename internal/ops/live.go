@@ -10,6 +10,7 @@ import (
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/sdk/converter"
 
+	"ebb/activities"
 	"ebb/internal/drain"
 )
 
@@ -64,7 +65,7 @@ func trouble(a *workflowpb.PendingActivityInfo, now time.Time) string {
 		}
 		return ""
 	}
-	if failure == nil || a.GetAttempt() < 2 || failure.GetApplicationFailureInfo().GetType() == "WorkerStopping" {
+	if failure == nil || a.GetAttempt() < 2 || failure.GetApplicationFailureInfo().GetType() == activities.TypeWorkerStopping {
 		return ""
 	}
 	cause := failure.GetMessage()

@@ -86,10 +86,10 @@ func (op *Operation) cancelled(details *commonpb.Payloads) {
 	)
 	n := decode(details, &text, &kind, &status)
 	op.State, op.Message = Cancelled, text
-	switch {
-	case n == 0:
+	switch n {
+	case 0:
 		op.RolledBack, op.Message = true, "cancelled before it began; nothing was changed"
-	case n == 1: // a drain and a scale-down that can be cancelled are always taken back
+	case 1: // a drain and a scale-down that can be cancelled are always taken back
 		op.RolledBack = op.Kind != workflows.KindUpgrade
 	default:
 		op.RolledBack = kind == workflows.ErrRolledBack || kind == workflows.ErrRefused

@@ -32,7 +32,7 @@ func Binary(name string) (string, error) {
 			continue
 		}
 		path := filepath.Join(dir, name)
-		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() { // #nosec G703 -- EBB_BIN is the user's own
 			return path, nil
 		}
 	}
@@ -46,7 +46,7 @@ func StartProcess(ctx context.Context, log string, env []string, name string, ar
 		return nil, err
 	}
 	defer func() { _ = out.Close() }() // the child has its own
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), name, args...)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), name, args...) // #nosec G204 -- one of our own binaries
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
