@@ -19,8 +19,8 @@ help: ## list the targets
 .PHONY: build
 build: ## build ebb and ebb-worker into .bin/
 	@echo "build: ebb and ebb-worker (the first build compiles the Temporal server and takes some minutes)"
-	@go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebb ./starter
-	@go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebb-worker ./worker
+	@go build -ldflags '$(LDFLAGS)' -o $(BIN)/ebb ./starter
+	@go build -ldflags '$(LDFLAGS)' -o $(BIN)/ebb-worker ./worker
 
 .PHONY: demo
 demo: build tools ## drain, scale down and upgrade a real control plane, four acts (KEEP=1 leaves it running)
@@ -38,7 +38,7 @@ check: lint-tools ## golangci-lint, workflowcheck, and go.mod as go mod tidy lea
 	@echo "check: golangci-lint"
 	@$(BIN)/golangci-lint run ./...
 	@echo "check: workflowcheck"
-	@$(BIN)/workflowcheck -config workflowcheck.yaml ./workflows/...
+	@$(BIN)/workflowcheck ./workflows/...
 	@echo "check: go mod tidy"
 	@go mod tidy -diff
 

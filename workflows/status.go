@@ -61,16 +61,14 @@ type Status struct {
 
 // Markdown is the status as the Web UI shows it.
 func (s Status) Markdown() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "**%s of %s**: %s\n\n", s.Kind, s.Cluster, s.Step)
-	if len(s.Nodes) == 0 {
-		return b.String()
+	lines := []string{fmt.Sprintf("**%s of %s**: %s", s.Kind, s.Cluster, s.Step), ""}
+	if len(s.Nodes) > 0 {
+		lines = append(lines, "| node | role | phase | |", "|---|---|---|---|")
 	}
-	b.WriteString("| node | role | phase | |\n|---|---|---|---|\n")
 	for _, n := range s.Nodes {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", n.Node, n.Role, n.Phase, firstLine(n.Detail))
+		lines = append(lines, fmt.Sprintf("| %s | %s | %s | %s |", n.Node, n.Role, n.Phase, firstLine(n.Detail)))
 	}
-	return b.String()
+	return strings.Join(lines, "\n") + "\n"
 }
 
 func firstLine(s string) string {

@@ -45,7 +45,7 @@ func StartProcess(ctx context.Context, log string, env []string, name string, ar
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = out.Close() }() // the child has its own
+	defer func() { _ = out.Close() }()                                    // the child has its own
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), name, args...) // #nosec G204 -- one of our own binaries
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
