@@ -39,6 +39,8 @@ check: lint-tools ## golangci-lint, workflowcheck, and go.mod as go mod tidy lea
 	@$(BIN)/golangci-lint run ./...
 	@echo "check: workflowcheck"
 	@$(BIN)/workflowcheck ./workflows/...
+	@echo "check: a workflow that touches the world fails the check"
+	@go test -count=1 ./tests/guards
 	@echo "check: go mod tidy"
 	@go mod tidy -diff
 

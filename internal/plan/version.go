@@ -23,8 +23,15 @@ func Canonical(s string) string {
 	if err != nil {
 		return s
 	}
-	plain, _ := v.SetMetadata("") // an empty metadata is always valid
-	return plain.String()
+	return canonical(v)
+}
+
+func canonical(v *semver.Version) string {
+	text := fmt.Sprintf("%d.%d.%d", v.Major(), v.Minor(), v.Patch())
+	if pre := v.Prerelease(); pre != "" {
+		text += "-" + pre
+	}
+	return text
 }
 
 // SameVersion reports whether two versions are the same release. Build metadata
@@ -80,5 +87,5 @@ func hops(from, to *semver.Version) string {
 	for minor := from.Minor() + 1; minor < to.Minor(); minor++ {
 		stations = append(stations, fmt.Sprintf("%d.%d.x", from.Major(), minor))
 	}
-	return strings.Join(append(stations, Canonical(to.String())), ", then ")
+	return strings.Join(append(stations, canonical(to)), ", then ")
 }

@@ -24,6 +24,14 @@ func TestSameVersion(t *testing.T) {
 	}
 }
 
+func TestCanonical(t *testing.T) {
+	for in, want := range map[string]string{
+		"v1.37.2": "1.37.2", " 1.37.2+vendor.1\n": "1.37.2", "1.38.0-rc.1+x": "1.38.0-rc.1", "": "", "kwok": "kwok",
+	} {
+		require.Equal(t, want, Canonical(in), "%q", in)
+	}
+}
+
 func TestPrintsVersion(t *testing.T) {
 	for _, c := range []struct {
 		name, output string
