@@ -36,11 +36,12 @@ type Options struct {
 
 // Bed is a running test bed.
 type Bed struct {
-	Sandbox *sandbox.Sandbox
-	Engine  *embedded.Server
-	Client  client.Client
-	Ops     ops.Client
-	Config  string // path of ebb.yaml
+	Sandbox    *sandbox.Sandbox
+	Engine     *embedded.Server
+	Client     client.Client
+	Ops        ops.Client
+	Config     string // path of ebb.yaml
+	Kubeconfig string // path of the worker's, which has the rights of deployments/ only
 
 	options Options
 	workers []*Process
@@ -57,7 +58,10 @@ func Start(ctx context.Context, o Options) (*Bed, error) {
 	if b.Sandbox, err = sandbox.Start(ctx, o.Sandbox); err != nil {
 		return nil, fmt.Errorf("start the sandbox: %w", err)
 	}
-	if err := b.Configure(o.Edit); err != nil {
+	if err := b.grant(ctx); err != nil {
+		return nil, errors.Join(err, b.Stop())
+	}
+	if err := b.Configure(nil); err != nil {
 		return nil, errors.Join(err, b.Stop())
 	}
 	if err := b.StartEngine(ctx); err != nil {
@@ -69,6 +73,7 @@ func Start(ctx context.Context, o Options) (*Bed, error) {
 // Configure writes ebb.yaml as the sandbox suggests it, with changes.
 func (b *Bed) Configure(edit func(*config.Cluster)) error {
 	cluster := b.Sandbox.Cluster(ClusterName)
+	cluster.Kubeconfig = b.Kubeconfig
 	if b.options.Edit != nil {
 		b.options.Edit(&cluster)
 	}

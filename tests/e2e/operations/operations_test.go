@@ -114,6 +114,48 @@ func TestCancelDuringADrain(t *testing.T) {
 	untouched(t)
 }
 
+// A workflow that was terminated takes nothing back; whoever comes next does.
+func TestDeadHolderIsTakenOver(t *testing.T) {
+	allow := forbid(t, "web", webBudget)
+	node := hosts(t, "web")[0]
+	dead := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
+	until(t, dead, blocked("default/web"))
+	require.NoError(t, shared.Client.TerminateWorkflow(t.Context(), dead, "", "by the test"))
+	verify(t, testbed.OnlyCordoned(node))
+	allow()
+
+	other := "w1"
+	if node == other {
+		other = "w2"
+	}
+	end := finish(t, begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{other}}))
+
+	require.Equal(t, ops.Done, end.State, text(end))
+	verify(t, testbed.OnlyCordoned(other), testbed.InState(clusterstate.Running))
+	operatorCordons(t, other, false)
+	untouched(t)
+}
+
+func TestChangedDrainTimeoutAppliesToTheNextAttempt(t *testing.T) {
+	forbid(t, "web", webBudget)
+	set := func(timeout time.Duration) {
+		require.NoError(t, shared.Configure(func(c *config.Cluster) {
+			c.Drain.Timeout, c.Scale.Attempts = config.Duration(timeout), 2
+		}))
+	}
+	set(2 * time.Second)
+	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
+	id := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: hosts(t, "web")[:1]})
+	until(t, id, blocked("default/web"))
+	set(4 * time.Second)
+
+	end := finish(t, id)
+
+	require.Equal(t, ops.RolledBack, end.State, text(end))
+	require.Contains(t, end.Message, "not empty after 4s", "no restart was needed")
+	untouched(t)
+}
+
 func TestOperationSurvivesItsEngine(t *testing.T) {
 	allow := forbid(t, "web", webBudget)
 	require.NoError(t, shared.Configure(func(c *config.Cluster) { c.Drain.Timeout = config.Duration(time.Minute) }))

@@ -68,12 +68,11 @@ func fileName(t *testing.T, h *historypb.History, workflowID, operation string) 
 	return strings.Trim(unsafe.ReplaceAllString(strings.Join(parts, "-"), "-"), "-") + ".json"
 }
 
-// requireNoSecret looks for the very SSH key and kubeconfig that the run used.
+// requireNoSecret looks for the very SSH key, kubeconfig and token that the run used.
 func requireNoSecret(t *testing.T, h *historypb.History) {
 	t.Helper()
-	cluster := shared.Sandbox.Cluster(testbed.ClusterName)
 	dump := h.String()
-	for _, file := range []string{cluster.SSH.IdentityFile, cluster.Kubeconfig} {
+	for _, file := range []string{shared.Sandbox.Cluster(testbed.ClusterName).SSH.IdentityFile, shared.Sandbox.Kubeconfig(), shared.Kubeconfig} {
 		body, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for line := range strings.Lines(string(body)) {
