@@ -5,12 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
-
-	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb/internal/clusterstate"
 	"ebb/internal/config"
@@ -32,7 +29,7 @@ func (d *demo) scaleDown(ctx context.Context) error {
 		return err
 	}
 	end, err := d.operate(ctx, ops.Request{Kind: workflows.KindScaleDown, Count: 2}, ops.Done, func(ctx context.Context, id string) error {
-		if err := d.until(ctx, id, blockedBy("default/cart")); err != nil {
+		if err := testbed.Until(ctx, d.bed.Ops, id, testbed.BlockedBy("default/cart")); err != nil {
 			return err
 		}
 		d.say("          (an operator allows one pod of cart to go at a time)\n")
@@ -59,10 +56,11 @@ func (d *demo) impossible(ctx context.Context) error {
 	if err := d.forbid(ctx, "mail"); err != nil {
 		return err
 	}
-	node, err := d.host(ctx, "mail")
+	hosts, err := d.bed.Hosts(ctx, "mail")
 	if err != nil {
 		return err
 	}
+	node := hosts[0]
 	end, err := d.operate(ctx, ops.Request{Kind: workflows.KindScaleDown, Nodes: []string{node}}, ops.RolledBack, nil)
 	if err != nil {
 		return err
@@ -83,7 +81,7 @@ func (d *demo) killedWorker(ctx context.Context) error {
 		return err
 	}
 	_, err := d.operate(ctx, ops.Request{Kind: workflows.KindUpgrade, Target: firstTarget}, ops.Done, func(ctx context.Context, id string) error {
-		if err := d.until(ctx, id, blockedBy("default/web")); err != nil {
+		if err := testbed.Until(ctx, d.bed.Ops, id, testbed.BlockedBy("default/web")); err != nil {
 			return err
 		}
 		d.say("          (the worker process is killed with SIGKILL; a new one is started)\n")
@@ -117,10 +115,11 @@ func (d *demo) upgradedOnce(ctx context.Context) []testbed.Check {
 
 // resumed has an upgrade fail on a worker, and starts it again.
 func (d *demo) resumed(ctx context.Context) error {
-	node, err := d.host(ctx, "web")
+	hosts, err := d.bed.Hosts(ctx, "web")
 	if err != nil {
 		return err
 	}
+	node := hosts[0]
 	machine := d.bed.Sandbox.Machine(node)
 	if err := machine.FailScript(1); err != nil {
 		return err
@@ -157,51 +156,6 @@ func (d *demo) resumed(ctx context.Context) error {
 func (d *demo) forbid(ctx context.Context, workload string) error {
 	d.say("          (the budget of %s allows no pod to go)\n", workload)
 	return d.bed.Sandbox.SetBudget(ctx, workload, sandbox.Budget{MaxUnavailable: "0"})
-}
-
-// host is the first worker, by name, that has a pod of a workload.
-func (d *demo) host(ctx context.Context, workload string) (string, error) {
-	pods, err := d.bed.Sandbox.Client().CoreV1().Pods(sandbox.Namespace).List(ctx, meta.ListOptions{LabelSelector: "app=" + workload})
-	if err != nil {
-		return "", err
-	}
-	nodes := map[string]bool{}
-	for _, p := range pods.Items {
-		nodes[p.Spec.NodeName] = true
-	}
-	if len(nodes) == 0 {
-		return "", fmt.Errorf("no node has a pod of %s", workload)
-	}
-	return slices.Sorted(maps.Keys(nodes))[0], nil
-}
-
-// until waits until an operation looks as wanted.
-func (d *demo) until(ctx context.Context, id string, wanted func(ops.Operation) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	return testbed.Poll(ctx, func() (bool, error) {
-		op, err := d.bed.Ops.Get(ctx, id)
-		if err == nil && op.State.Over() {
-			err = fmt.Errorf("operation %s is over: %s", id, op.Message)
-		}
-		return err == nil && wanted(op), err
-	})
-}
-
-func blockedBy(budget string) func(ops.Operation) bool {
-	return func(op ops.Operation) bool {
-		for _, live := range op.Live {
-			if live.Drain == nil {
-				continue
-			}
-			for _, pod := range live.Drain.Blocked {
-				if pod.Budget == budget {
-					return true
-				}
-			}
-		}
-		return false
-	}
 }
 
 func shortDrain(c *config.Cluster) { c.Drain.Timeout = config.Duration(5 * time.Second) }

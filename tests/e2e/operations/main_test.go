@@ -10,9 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -109,54 +107,23 @@ func finish(t *testing.T, id string) ops.Operation {
 }
 
 // until follows an operation until what it says of itself satisfies want.
-func until(t *testing.T, id string, want func(ops.Operation) bool) ops.Operation {
+func until(t *testing.T, id string, want func(ops.Operation) bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	var last ops.Operation
-	err := testbed.Poll(ctx, func() (bool, error) {
-		now, err := shared.Ops.Get(ctx, id)
-		if err != nil {
-			return false, err
-		}
-		last = now
-		if last.State.Over() {
-			return false, fmt.Errorf("%s is over: %s: %s", id, last.State, last.Message)
-		}
-		return want(last), nil
-	})
+	err := testbed.Until(t.Context(), shared.Ops, id, func(o ops.Operation) bool { last = o; return want(o) })
 	require.NoError(t, err, "last seen: %s", text(last))
-	return last
 }
 
-// blocked holds while a budget keeps a pod on a node.
-func blocked(budget string) func(ops.Operation) bool {
-	return func(o ops.Operation) bool {
-		for _, live := range o.Live {
-			if live.Drain == nil {
-				continue
-			}
-			for _, p := range live.Drain.Blocked {
-				if p.Budget == budget && p.Advice != "" { // what cannot work is said with advice
-					return true
-				}
-			}
-		}
-		return false
-	}
-}
+// blocked holds while web's budget, which allows nothing, keeps a pod on a node.
+var blocked = testbed.BlockedBy("default/web")
 
-// hosts are the workers that have pods of a workload, sorted.
+// hosts are the workers that have pods of a workload, sorted; at least two.
 func hosts(t *testing.T, workload string) []string {
 	t.Helper()
-	pods, err := shared.Sandbox.Client().CoreV1().Pods(sandbox.Namespace).List(t.Context(), meta.ListOptions{LabelSelector: "app=" + workload})
+	found, err := shared.Hosts(t.Context(), workload)
 	require.NoError(t, err)
-	found := map[string]bool{}
-	for _, p := range pods.Items {
-		found[p.Spec.NodeName] = true
-	}
 	require.GreaterOrEqual(t, len(found), 2)
-	return slices.Sorted(maps.Keys(found))
+	return found
 }
 
 func text(o ops.Operation) string {

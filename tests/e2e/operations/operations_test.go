@@ -26,7 +26,7 @@ func TestScaleDownThatCannotWorkIsRolledBack(t *testing.T) {
 
 	leaving := hosts(t, "web")[:2]
 	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving})
-	until(t, id, blocked("default/web"))
+	until(t, id, blocked)
 	end := finish(t, id)
 
 	require.Equal(t, ops.RolledBack, end.State, text(end))
@@ -61,7 +61,7 @@ func TestSecondOperationIsRefused(t *testing.T) {
 	allow := forbid(t, "web", webBudget)
 	node := hosts(t, "web")[0]
 	first := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
-	until(t, first, blocked("default/web"))
+	until(t, first, blocked)
 
 	second := begin(t, ops.Request{Kind: workflows.KindScaleDown, Count: 1})
 	end := finish(t, second)
@@ -103,7 +103,7 @@ func TestCancelDuringADrain(t *testing.T) {
 	forbid(t, "web", webBudget)
 	leaving := hosts(t, "web")[:2]
 	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving})
-	until(t, id, blocked("default/web"))
+	until(t, id, blocked)
 
 	require.NoError(t, shared.Ops.Cancel(t.Context(), id))
 	end := finish(t, id)
@@ -119,7 +119,7 @@ func TestDeadHolderIsTakenOver(t *testing.T) {
 	allow := forbid(t, "web", webBudget)
 	node := hosts(t, "web")[0]
 	dead := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
-	until(t, dead, blocked("default/web"))
+	until(t, dead, blocked)
 	require.NoError(t, shared.Client.TerminateWorkflow(t.Context(), dead, "", "by the test"))
 	verify(t, testbed.OnlyCordoned(node))
 	allow()
@@ -146,7 +146,7 @@ func TestChangedDrainTimeoutAppliesToTheNextAttempt(t *testing.T) {
 	set(2 * time.Second)
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 	id := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: hosts(t, "web")[:1]})
-	until(t, id, blocked("default/web"))
+	until(t, id, blocked)
 	set(4 * time.Second)
 
 	end := finish(t, id)
@@ -162,7 +162,7 @@ func TestOperationSurvivesItsEngine(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 	node := hosts(t, "web")[0]
 	id := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
-	until(t, id, blocked("default/web"))
+	until(t, id, blocked)
 
 	shared.StopEngine()
 	require.NoError(t, shared.StartEngine(t.Context()))
@@ -244,7 +244,7 @@ func TestUpgradeSurvivesItsWorker(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 
 	id := begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.37.2"})
-	until(t, id, blocked("default/web"))
+	until(t, id, blocked)
 	require.NoError(t, shared.KillWorkers())
 	_, err := shared.Worker(t.Context())
 	require.NoError(t, err)
@@ -299,7 +299,7 @@ func TestScaleDownRemovesNodesWhileABudgetBlocksForAWhile(t *testing.T) {
 	allow := forbid(t, "web", webBudget)
 	leaving := hosts(t, "web")[:2]
 	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving})
-	until(t, id, blocked("default/web"))
+	until(t, id, blocked)
 	allow()
 
 	end := finish(t, id)

@@ -40,10 +40,7 @@ func TestDevKilledInTheMiddleOfAnUpgrade(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	require.NoError(t, testbed.Poll(ctx, func() (bool, error) {
-		o, err := operations.Get(ctx, "dev-upgrade")
-		return err == nil && blocked("default/web")(o), err
-	}))
+	require.NoError(t, testbed.Until(ctx, operations, "dev-upgrade", blocked))
 	require.NoError(t, first.Kill())
 	allow()
 	second := dev()
