@@ -33,6 +33,10 @@ test: build tools ## all tests: unit, workflows, replay, and end to end on the s
 	@echo "test: end to end on the sandbox (real kube-apiserver, etcd, SSH and Temporal)"
 	@go test -timeout 20m ./tests/e2e/...
 
+.PHONY: bench
+bench: build tools ## measure Ebb against kubectl on the same cluster, ten minutes (ROWS=one,three; BENCH_JSON=file)
+	@go run ./tests/bench $(if $(ROWS),-rows $(ROWS))
+
 .PHONY: check
 check: lint-tools ## golangci-lint, workflowcheck, and go.mod as go mod tidy leaves it
 	@echo "check: golangci-lint"

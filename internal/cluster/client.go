@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
 
 	"ebb/internal/config"
 )
@@ -25,7 +26,9 @@ const (
 	requestTimeout = 30 * time.Second
 )
 
-func newClient(settings config.Cluster) (kubernetes.Interface, error) {
+// NewClient is a client for the cluster of that section of ebb.yaml. wraps see
+// every request last, on its way out; errors name the kubeconfig.
+func NewClient(settings config.Cluster, wraps ...transport.WrapperFunc) (kubernetes.Interface, error) {
 	rest, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		&clientcmd.ClientConfigLoadingRules{ExplicitPath: settings.Kubeconfig},
 		&clientcmd.ConfigOverrides{CurrentContext: settings.Context},
@@ -38,6 +41,9 @@ func newClient(settings config.Cluster) (kubernetes.Interface, error) {
 	rest.ContentType = "application/vnd.kubernetes.protobuf"
 	rest.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	rest.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
+	for _, wrap := range wraps {
+		rest.Wrap(wrap)
+	}
 	rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
 	client, err := kubernetes.NewForConfig(rest)
 	if err != nil {

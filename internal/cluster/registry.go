@@ -60,7 +60,7 @@ func (r *Registry) Get(_ context.Context, name string) (*Cluster, error) {
 	if ok && known.origin == from {
 		return known.cluster, nil
 	}
-	client, err := newClient(settings)
+	client, err := NewClient(settings)
 	if err != nil {
 		return nil, err
 	}

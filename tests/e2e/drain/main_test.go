@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// sandboxFor is the shared sandbox: one control plane and three workers, whose
+// sandboxFor is the shared sandbox: one control plane and four workers, whose
 // pods are ready after two seconds and gone one second after their deletion.
 func sandboxFor(t *testing.T) *sandbox.Sandbox {
 	t.Helper()
@@ -57,7 +57,7 @@ func startShared() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	shared.box, err = sandbox.Start(ctx, sandbox.Options{
-		Dir: filepath.Join(shared.dir, "sandbox"), ControlPlanes: 1, Workers: 3,
+		Dir: filepath.Join(shared.dir, "sandbox"), ControlPlanes: 1, Workers: 4,
 		PodReadyDelay: 2 * time.Second, PodDeleteDelay: time.Second, Log: zap.NewNop(),
 	})
 	if err != nil {

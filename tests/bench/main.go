@@ -1,0 +1,102 @@
+// Command bench has kubectl and Ebb do the same work on the same cluster, one
+// after the other, and prints how long each took, how near that is to what the
+// disruption budgets make possible, and what it cost the API server.
+//
+// The cluster is the sandbox: a real kube-apiserver, etcd, controllers and
+// scheduler, with pods that are ready two seconds after their start and gone one
+// second after their deletion. kubectl is built from the same pinned module. Ebb
+// is the product: an operation through Temporal, done by a worker process. The
+// rows are also written as JSON to the file that BENCH_JSON names.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	selected := flag.String("rows", "", "rows to run, separated by commas (default all): "+strings.Join(rowNames(), ", "))
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, *selected)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// run runs the rows. What was measured before a row failed is reported all the same.
+func run(ctx context.Context, selected string) (err error) {
+	chosen, err := choose(selected)
+	if err != nil {
+		return err
+	}
+	if err := findPrograms(); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "ebb-bench-")
+	if err != nil {
+		return err
+	}
+	b := &bench{dir: dir}
+	var outcomes []outcome
+	for _, r := range chosen {
+		say("%s ...", r.work)
+		o, failed := b.measure(ctx, r)
+		if failed != nil {
+			err = fmt.Errorf("row %s: %w (logs are in %s)", r.name, failed, dir)
+			break
+		}
+		outcomes = append(outcomes, o)
+	}
+	err = errors.Join(err, b.drop(), report(os.Stdout, outcomes), writeJSON(os.Getenv("BENCH_JSON"), outcomes))
+	if err == nil {
+		err = os.RemoveAll(dir)
+	}
+	return err
+}
+
+// findPrograms makes EBB_BIN point at .bin of the working directory when it is not set.
+func findPrograms() error {
+	dir := os.Getenv("EBB_BIN")
+	if dir == "" {
+		dir = ".bin"
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	for _, program := range []string{"kubectl", "ebb-worker"} {
+		// #nosec G703 -- whoever sets EBB_BIN may run what is in it
+		if _, err := os.Stat(filepath.Join(dir, program)); err != nil {
+			return fmt.Errorf("%s is not in %s: run `make build tools` in the repository, or name the directory with EBB_BIN", program, dir)
+		}
+	}
+	return os.Setenv("EBB_BIN", dir)
+}
+
+func writeJSON(path string, outcomes []outcome) error {
+	if path == "" {
+		return nil
+	}
+	data, err := json.MarshalIndent(outcomes, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, append(data, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write BENCH_JSON: %w", err)
+	}
+	return nil
+}
+
+// say tells on stderr what is going on, which takes minutes.
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...) }

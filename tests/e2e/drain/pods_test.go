@@ -1,0 +1,180 @@
+package e2e
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apps "k8s.io/api/apps/v1"
+	batch "k8s.io/api/batch/v1"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"ebb/internal/drain"
+)
+
+type pod = core.Pod
+
+func forced(r *drain.Request) { r.Settings.Force = true }
+
+func TestDrainSelectsPods(t *testing.T) {
+	b := newDrainBed(t)
+	b.deploy("web", 1)
+	b.deploy("scratch", 1, func(p *core.PodTemplateSpec) {
+		p.Spec.Volumes = []core.Volume{{Name: "tmp", VolumeSource: core.VolumeSource{EmptyDir: &core.EmptyDirVolumeSource{}}}}
+	})
+	b.bare("alone", func(*pod) {})
+	b.waitReady("alone", 1)
+	agent := b.daemon("agent")
+
+	_, err := b.start(20*time.Second, func(r *drain.Request) { r.Settings.DeleteEmptyDir = false }).wait()
+	require.ErrorIs(t, err, drain.ErrRefused)
+	require.ErrorContains(t, err, b.namespace+"/alone: it has no controller")
+	require.ErrorContains(t, err, "emptyDir volumes (tmp)")
+	b.waitReady("web", 1) // nothing was evicted
+
+	result, err := b.start(time.Minute, forced).wait()
+	require.NoError(t, err)
+	require.Equal(t, 3, result.Evicted)
+	b.same(agent)
+}
+
+// A DaemonSet that the API server does not know, here one of a project that has
+// a kind of its own, counts as gone: kubectl drain says the same.
+func TestDrainOfFinishedAndOrphanedPods(t *testing.T) {
+	b := newDrainBed(t)
+	b.finishedJob("report")
+	b.budget("report", "report", available(1))
+	yes := true
+	b.bare("orphan", func(p *pod) {
+		p.OwnerReferences = []meta.OwnerReference{{APIVersion: "apps.kruise.io/v1alpha1", Kind: "DaemonSet", Name: "lost", UID: "lost", Controller: &yes}}
+	})
+	orphan := b.waitReady("orphan", 1)[0]
+
+	_, err := b.start(20 * time.Second).wait()
+	require.ErrorIs(t, err, drain.ErrRefused)
+	var failure *drain.Error
+	require.ErrorAs(t, err, &failure)
+	require.Equal(t, []drain.BlockedPod{{
+		Pod: b.namespace + "/orphan", Reason: "its DaemonSet lost does not exist, nothing would create it again",
+		Advice: "set drain.force: true to evict it, or delete it",
+	}}, failure.Blocked, "a finished pod needs no flag")
+	b.same(orphan)
+
+	result, err := b.start(time.Minute, forced).wait()
+	require.NoError(t, err)
+	require.Equal(t, 2, result.Evicted, "nor does a budget hold a finished pod")
+	left, err := b.cluster.Client.CoreV1().Pods(b.namespace).List(t.Context(), meta.ListOptions{})
+	require.NoError(t, err)
+	require.Empty(t, left.Items)
+}
+
+// finishedJob makes a Job whose only pod has succeeded on the node.
+func (b *drainBed) finishedJob(name string) {
+	b.t.Helper()
+	template := b.template(name)
+	template.Spec.RestartPolicy = core.RestartPolicyNever
+	jobs, pods := b.cluster.Client.BatchV1().Jobs(b.namespace), b.cluster.Client.CoreV1().Pods(b.namespace)
+	_, err := jobs.Create(b.t.Context(), &batch.Job{ObjectMeta: meta.ObjectMeta{Name: name}, Spec: batch.JobSpec{Template: template}}, meta.CreateOptions{})
+	require.NoError(b.t, err)
+	running := b.waitReady(name, 1)[0]
+	done := `{"status":{"phase":"Succeeded","conditions":[{"type":"Ready","status":"False","reason":"PodCompleted"}]}}`
+	_, err = pods.Patch(b.t.Context(), running.Name, types.StrategicMergePatchType, []byte(done), meta.PatchOptions{}, "status")
+	require.NoError(b.t, err)
+	require.Eventually(b.t, func() bool {
+		job, jobErr := jobs.Get(b.t.Context(), name, meta.GetOptions{})
+		p, podErr := pods.Get(b.t.Context(), running.Name, meta.GetOptions{})
+		return jobErr == nil && podErr == nil && job.Status.Succeeded == 1 && len(p.Finalizers) == 0
+	}, time.Minute, 100*time.Millisecond, "the Job has counted its pod")
+}
+
+func TestDrainLeavesStaticAndDaemonPodsAlone(t *testing.T) {
+	b := newDrainBed(t)
+	b.node = "cp1"
+	t.Cleanup(func() { b.cordon(context.Background(), "cp1", false) })
+	list := func() (pods []core.Pod) {
+		all, err := b.cluster.Client.CoreV1().Pods(meta.NamespaceSystem).List(t.Context(), meta.ListOptions{FieldSelector: "spec.nodeName=cp1"})
+		require.NoError(t, err)
+		return all.Items
+	}
+	before := list()
+	require.Len(t, before, 5, "four mirror pods and kube-proxy")
+	result, err := b.start(20 * time.Second).wait()
+	require.NoError(t, err)
+	require.Zero(t, result.Evicted+result.Gone)
+	for _, p := range before {
+		b.same(p)
+	}
+}
+
+func TestDrainLeavesTheSuccessorOfAStatefulPodAlone(t *testing.T) {
+	b := newDrainBed(t)
+	one := int32(1)
+	_, err := b.cluster.Client.AppsV1().StatefulSets(b.namespace).Create(t.Context(), &apps.StatefulSet{
+		ObjectMeta: meta.ObjectMeta{Name: "db"},
+		Spec:       apps.StatefulSetSpec{Replicas: &one, Template: b.template("db"), ServiceName: "db", Selector: labelled("db")},
+	}, meta.CreateOptions{})
+	require.NoError(t, err)
+	old := b.waitReady("db", 1)[0]
+	b.budget("db", "db", unavailable(0))
+	a := b.start(time.Minute)
+	a.blocked(t, b.namespace+"/db-0")
+	require.NoError(t, b.cluster.Client.CoreV1().Pods(b.namespace).Delete(t.Context(), "db-0", meta.DeleteOptions{}))
+	result, err := a.wait()
+	require.NoError(t, err)
+	require.Zero(t, result.Evicted)
+	require.Eventually(t, func() bool {
+		next, err := b.cluster.Client.CoreV1().Pods(b.namespace).Get(t.Context(), "db-0", meta.GetOptions{})
+		return err == nil && next.UID != old.UID && next.Spec.NodeName != "" && next.Spec.NodeName != b.node && next.DeletionTimestamp == nil
+	}, 20*time.Second, 100*time.Millisecond)
+}
+
+func TestDrainGivesUpOnPodsThatComeBack(t *testing.T) {
+	b := newDrainBed(t)
+	b.deploy("clingy", 1, func(p *core.PodTemplateSpec) {
+		p.Spec.Tolerations = []core.Toleration{{Operator: core.TolerationOpExists}}
+		p.Spec.Affinity = onlyOn(b.node)
+	})
+	_, err := b.start(time.Minute).wait()
+	require.ErrorIs(t, err, drain.ErrReturning)
+	require.ErrorContains(t, err, "come back to the cordoned node (3 times so far)")
+}
+
+func TestDrainWaitsForATerminatingNamespace(t *testing.T) {
+	b := newDrainBed(t)
+	b.deploy("web", 2)
+	b.budget("web", "web", unavailable(0))
+	a := b.start(time.Minute)
+	a.blocked(t, b.namespace+"/web")
+	err := b.cluster.Client.CoreV1().Namespaces().Delete(t.Context(), b.namespace, meta.DeleteOptions{})
+	require.NoError(t, err)
+	result, err := a.wait()
+	require.NoError(t, err)
+	require.Zero(t, result.Evicted)
+	b.newNamespace() // for clean to delete
+}
+
+func TestDrainReportsAFinalizerThatNeverEnds(t *testing.T) {
+	b := newDrainBed(t)
+	held := b.deploy("held", 1)[0]
+	held.Finalizers = []string{"example.com/hold"}
+	_, err := b.cluster.Client.CoreV1().Pods(b.namespace).Update(t.Context(), &held, meta.UpdateOptions{})
+	require.NoError(t, err)
+	quick := func(r *drain.Request) { r.Settings.GracePeriod = 1 }
+	a := b.start(8*time.Second, quick)
+	_, err = a.wait()
+	require.ErrorIs(t, err, drain.ErrTimeout)
+	require.ErrorContains(t, err, "finalizers: example.com/hold; node Ready: True")
+	blocked := a.last().Blocked
+	require.Len(t, blocked, 1)
+	require.True(t, strings.HasSuffix(blocked[0].Reason, "finalizers: example.com/hold; node Ready: True"), blocked[0].Reason)
+
+	result, err := b.start(20*time.Second, func(r *drain.Request) {
+		r.MachineDown, r.Settings.SkipWaitForDelete = true, time.Second
+	}).wait()
+	require.NoError(t, err)
+	require.Equal(t, []string{b.namespace + "/" + held.Name}, result.Skipped)
+}

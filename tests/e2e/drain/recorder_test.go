@@ -1,0 +1,240 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	core "k8s.io/api/core/v1"
+	policy "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"ebb/internal/cluster"
+	"ebb/internal/config"
+)
+
+// tape records what one client asks of the API server, and can let its watches expire.
+type tape struct {
+	user string // whom it acts as; empty = the administrator
+
+	mu      sync.Mutex
+	asked   []request
+	streams map[*io.PipeWriter]bool
+	expired int // watches to be answered with 410
+	gone    int // watches that were
+}
+
+// request is one request and its answer.
+type request struct {
+	at     time.Time
+	method string
+	path   string
+	pod    types.UID // of an eviction
+	code   int       // 0 = no answer
+	watch  bool
+}
+
+func (r request) eviction() bool { return r.method == http.MethodPost && strings.HasSuffix(r.path, "/eviction") }
+
+// list tells whether pods were listed.
+func (r request) list() bool {
+	return r.method == http.MethodGet && !r.watch && strings.HasSuffix(r.path, "/pods")
+}
+
+// record gives the bed a client and watches of its own, which the tape sees.
+func (b *drainBed) record() *tape { return b.recordAs("") }
+
+func (b *drainBed) recordAs(user string) *tape {
+	b.t.Helper()
+	r := &tape{user: user, streams: map[*io.PipeWriter]bool{}}
+	client, err := cluster.NewClient(config.Cluster{Name: "sandbox", Kubeconfig: shared.box.Kubeconfig()},
+		func(next http.RoundTripper) http.RoundTripper { return recording{tape: r, next: next} })
+	require.NoError(b.t, err)
+	b.cluster = cluster.New("sandbox", client, nil, zap.NewNop())
+	b.t.Cleanup(b.cluster.Close)
+	return r
+}
+
+// requests are those since the tape was last cleared.
+func (r *tape) requests() []request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]request(nil), r.asked...)
+}
+
+func (r *tape) clear() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = nil
+}
+
+func (r *tape) evictions() (found []request) {
+	for _, e := range r.requests() {
+		if e.eviction() {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// requireOnce makes sure that each of these pods was evicted, no other pod was,
+// and nothing more was asked for a pod once it had been granted. An eviction
+// without an answer may have been done: then it was not sent again.
+func (r *tape) requireOnce(b *drainBed, pods []core.Pod) {
+	b.t.Helper()
+	type tally struct{ granted, lost int }
+	count := map[string]*tally{}
+	for _, uid := range uids(pods) {
+		count[uid] = &tally{}
+	}
+	for _, e := range r.evictions() {
+		c := count[string(e.pod)]
+		require.NotNil(b.t, c, "%s is not one of the node's pods", e.path)
+		require.Zero(b.t, c.granted, "%s was evicted already", e.path)
+		switch e.code {
+		case http.StatusCreated:
+			c.granted++
+		case 0:
+			c.lost++
+		}
+	}
+	for uid, c := range count {
+		require.Positive(b.t, c.granted+c.lost, "pod %s was evicted", uid)
+	}
+}
+
+func uids(pods []core.Pod) (list []string) {
+	for i := range pods {
+		list = append(list, string(pods[i].UID))
+	}
+	return list
+}
+
+// expire closes the watches as an API server does that ends them in its time,
+// and answers their continuation with 410: what they would go on from has been
+// compacted away.
+func (r *tape) expire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for stream := range r.streams {
+		r.expired++
+		_ = stream.Close() // always nil
+	}
+	clear(r.streams)
+}
+
+func (r *tape) takeExpired() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.expired == 0 {
+		return false
+	}
+	r.expired--
+	r.gone++
+	return true
+}
+
+// recording is the transport of a client with a tape.
+type recording struct {
+	*tape
+	next http.RoundTripper
+}
+
+func (r recording) RoundTrip(req *http.Request) (*http.Response, error) {
+	if r.user != "" {
+		req = req.Clone(req.Context())
+		req.Header.Set("Impersonate-User", r.user)
+	}
+	query := req.URL.Query()
+	asked := request{at: time.Now(), method: req.Method, path: req.URL.Path, watch: query.Get("watch") == "true" || query.Get("watch") == "1"}
+	if asked.eviction() {
+		uid, err := evicted(req)
+		if err != nil {
+			return nil, err
+		}
+		asked.pod = uid
+	}
+	resumed := asked.watch && query.Get("resourceVersion") != "" && query.Get("sendInitialEvents") == ""
+	if resumed && r.takeExpired() {
+		return goneAnswer(req)
+	}
+	resp, err := r.next.RoundTrip(req)
+	if err == nil {
+		asked.code = resp.StatusCode
+	}
+	r.mu.Lock()
+	r.asked = append(r.asked, asked)
+	r.mu.Unlock()
+	if err == nil && asked.watch && resp.StatusCode == http.StatusOK {
+		r.tap(resp)
+	}
+	return resp, err
+}
+
+// tap lets expire end a watch.
+func (r recording) tap(resp *http.Response) {
+	body := resp.Body
+	out, in := io.Pipe()
+	r.mu.Lock()
+	r.streams[in] = true
+	r.mu.Unlock()
+	go func() {
+		_, err := io.Copy(in, body)
+		_ = in.CloseWithError(err) // always nil
+		r.mu.Lock()
+		delete(r.streams, in)
+		r.mu.Unlock()
+	}()
+	resp.Body = tapped{PipeReader: out, body: body}
+}
+
+type tapped struct {
+	*io.PipeReader
+	body io.Closer
+}
+
+func (t tapped) Close() error {
+	_ = t.PipeReader.Close() // always nil
+	return t.body.Close()
+}
+
+// evicted is the pod that an eviction names.
+func evicted(req *http.Request) (types.UID, error) {
+	body, err := req.GetBody()
+	if err != nil {
+		return "", err
+	}
+	data, err := io.ReadAll(body)
+	if err != nil {
+		return "", err
+	}
+	var eviction policy.Eviction
+	if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(data, nil, &eviction); err != nil {
+		return "", err
+	}
+	if eviction.DeleteOptions == nil || eviction.DeleteOptions.Preconditions == nil || eviction.DeleteOptions.Preconditions.UID == nil {
+		return "", nil
+	}
+	return *eviction.DeleteOptions.Preconditions.UID, nil
+}
+
+func goneAnswer(req *http.Request) (*http.Response, error) {
+	status := apierrors.NewResourceExpired("too old resource version").Status()
+	status.APIVersion, status.Kind = "v1", "Status"
+	data, err := json.Marshal(status)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{
+		Status: "410 Gone", StatusCode: http.StatusGone, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
+		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(data)), ContentLength: int64(len(data)),
+	}, nil
+}
