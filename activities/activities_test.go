@@ -93,12 +93,12 @@ func read(t *testing.T, client *fake.Clientset, name string) *core.Node {
 	return n
 }
 
-func in(name string) NodeInput { return NodeInput{Cluster: "prod", Operation: "op-1", Node: name} }
+var onW1 = NodeInput{Cluster: "prod", Operation: "op-1", Node: "w1"}
 
 func TestCordonIsOneWriteThatNamesItsOwner(t *testing.T) {
 	a, client := bench(t, node("w1"))
 	for range 2 { // the answer to the first may be lost
-		got, err := a.Cordon(t.Context(), in("w1"))
+		got, err := a.Cordon(t.Context(), onW1)
 		require.NoError(t, err)
 		require.True(t, got.Ours)
 	}
@@ -111,7 +111,7 @@ func TestCordonIsOneWriteThatNamesItsOwner(t *testing.T) {
 func TestCordonLeavesWhatIsUnschedulableAsItIs(t *testing.T) {
 	for _, owner := range []string{"", "op-9"} {
 		a, client := bench(t, node("w1", cordonedBy(owner)))
-		got, err := a.Cordon(t.Context(), in("w1"))
+		got, err := a.Cordon(t.Context(), onW1)
 		require.NoError(t, err)
 		require.False(t, got.Ours)
 		require.Zero(t, writes(client))
@@ -128,7 +128,7 @@ func TestCordonDecidesAgainWhenTheNodeChanged(t *testing.T) {
 		require.NoError(t, client.Tracker().Update(core.SchemeGroupVersion.WithResource("nodes"), node("w1", cordonedBy("")), ""))
 		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "w1", errors.New("changed"))
 	})
-	got, err := a.Cordon(t.Context(), in("w1"))
+	got, err := a.Cordon(t.Context(), onW1)
 	require.NoError(t, err)
 	require.False(t, got.Ours, "an operator was faster")
 }
@@ -145,7 +145,7 @@ func TestUncordonTakesBackOnlyItsOwn(t *testing.T) {
 		{"uncordoned meanwhile", node("w1", cordonedBy("op-1"), func(n *core.Node) { n.Spec.Unschedulable = false }), false},
 	} {
 		a, client := bench(t, c.node)
-		got, err := a.Uncordon(t.Context(), in("w1"))
+		got, err := a.Uncordon(t.Context(), onW1)
 		require.NoError(t, err, c.name)
 		require.Equal(t, c.want, got.Uncordoned, c.name)
 		n := read(t, client, "w1")
@@ -160,7 +160,7 @@ func TestUncordonTakesBackOnlyItsOwn(t *testing.T) {
 
 func TestUncordonOfANodeThatIsGoneIsDone(t *testing.T) {
 	a, _ := bench(t)
-	got, err := a.Uncordon(t.Context(), in("w1"))
+	got, err := a.Uncordon(t.Context(), onW1)
 	require.NoError(t, err)
 	require.False(t, got.Uncordoned)
 }
@@ -207,7 +207,7 @@ func TestJudgeComparesTheMachineWithTheNode(t *testing.T) {
 }
 
 func TestConclude(t *testing.T) {
-	script := ScriptInput{NodeInput: in("w1"), Phase: PhaseUpgrade}
+	script := ScriptInput{NodeInput: onW1, Phase: PhaseUpgrade}
 	got, err := conclude(script, nodessh.RunStatus{State: nodessh.RunExited}, "done")
 	require.NoError(t, err)
 	require.Equal(t, ScriptResult{Output: "done"}, got)

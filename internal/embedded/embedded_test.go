@@ -132,7 +132,7 @@ func TestFileInUseNamesTheProcess(t *testing.T) {
 }
 
 func TestTakenPortIsNamed(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	taken := l.Addr().(*net.TCPAddr).Port
@@ -150,7 +150,9 @@ func TestWebUIAnswers(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(s.Stop)
 	for _, path := range []string{"/", "/api/v1/namespaces/default/workflows"} {
-		response, err := http.Get(s.UI() + path)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.UI()+path, nil)
+		require.NoError(t, err)
+		response, err := http.DefaultClient.Do(request)
 		require.NoError(t, err)
 		_ = response.Body.Close()
 		require.Equal(t, http.StatusOK, response.StatusCode, path)

@@ -48,7 +48,7 @@ func TestResolve(t *testing.T) {
 
 func TestDialWhereNothingAnswers(t *testing.T) {
 	isolate(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	address := l.Addr().String()
 	require.NoError(t, l.Close())

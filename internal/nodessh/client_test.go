@@ -277,7 +277,7 @@ func TestAgent(t *testing.T) {
 		keyring := agent.NewKeyring()
 		require.NoError(t, keyring.Add(agent.AddedKey{PrivateKey: raw}))
 		socket := filepath.Join(t.TempDir(), "agent")
-		listener, err := net.Listen("unix", socket)
+		listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = listener.Close() })
 		go func() {

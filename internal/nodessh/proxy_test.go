@@ -1,6 +1,7 @@
 package nodessh
 
 import (
+	"context"
 	"io"
 	"net"
 	"sync/atomic"
@@ -38,7 +39,7 @@ func startProxy(t *testing.T, to string) *proxy {
 
 func (p *proxy) carry(client net.Conn, to string) {
 	defer func() { _ = client.Close() }()
-	server, err := net.DialTimeout("tcp", to, 5*time.Second)
+	server, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(context.Background(), "tcp", to)
 	if err != nil {
 		return
 	}

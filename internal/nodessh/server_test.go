@@ -210,7 +210,7 @@ func forward(fresh ssh.NewChannel) {
 		OriginPort uint32
 	}
 	_ = ssh.Unmarshal(fresh.ExtraData(), &to)
-	conn, err := net.Dial("tcp", net.JoinHostPort(to.Host, strconv.Itoa(int(to.Port))))
+	conn, err := new(net.Dialer).DialContext(context.Background(), "tcp", net.JoinHostPort(to.Host, strconv.Itoa(int(to.Port))))
 	if err != nil {
 		_ = fresh.Reject(ssh.ConnectionFailed, err.Error())
 		return
@@ -268,7 +268,7 @@ PermitRootLogin yes
 		}
 	})
 	require.Eventually(t, func() bool {
-		conn, err := net.Dial("tcp", s.addr)
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.addr)
 		if err == nil {
 			_ = conn.Close()
 		}

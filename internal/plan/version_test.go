@@ -25,10 +25,10 @@ func TestSameVersion(t *testing.T) {
 }
 
 func TestCanonical(t *testing.T) {
-	for in, want := range map[string]string{
-		"v1.37.2": "1.37.2", " 1.37.2+vendor.1\n": "1.37.2", "1.38.0-rc.1+x": "1.38.0-rc.1", "": "", "kwok": "kwok",
+	for _, c := range []struct{ in, want string }{
+		{"v1.37.2", "1.37.2"}, {" 1.37.2+vendor.1\n", "1.37.2"}, {"1.38.0-rc.1+x", "1.38.0-rc.1"}, {"", ""}, {"kwok", "kwok"},
 	} {
-		require.Equal(t, want, Canonical(in), "%q", in)
+		require.Equal(t, c.want, Canonical(c.in), "%q", c.in)
 	}
 }
 

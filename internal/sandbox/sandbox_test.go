@@ -89,11 +89,11 @@ func (s shell) must(script string) string {
 }
 
 // script runs a shipped upgrade script.
-func (s shell) script(phase, role, version string) (out string, code int) {
+func (s shell) script(phase, role string) (out string, code int) {
 	s.t.Helper()
 	body, err := os.ReadFile("../scripts/kubeadm-apt.sh")
 	require.NoError(s.t, err)
-	env := fmt.Sprintf("export EBB_PHASE=%s EBB_ROLE=%s EBB_TARGET_VERSION=%s\n", phase, role, version)
+	env := fmt.Sprintf("export EBB_PHASE=%s EBB_ROLE=%s EBB_TARGET_VERSION=1.37.2\n", phase, role)
 	stdout, stderr, code := s.run("cat > upgrade.sh <<'END_OF_SCRIPT'\n" + string(body) + "\nEND_OF_SCRIPT\n" + env + "sh upgrade.sh 2>&1 </dev/null\n")
 	return stdout + stderr, code
 }
@@ -262,19 +262,19 @@ func testUpgrade(ctx context.Context, t *testing.T, s *Sandbox, cluster config.C
 		{"w1", "worker", "kubeadm upgrade node"},
 	} {
 		sh := dial(t, cluster, node.name)
-		out, code := sh.script("stage", node.role, "1.37.2")
+		out, code := sh.script("stage", node.role)
 		require.Equal(t, 0, code, out)
 		require.Equal(t, "v1.36.3", sh.must("kubeadm version -o short"), "staging installs nothing")
 		require.NotContains(t, s.Machine(node.name).Commands(), node.kubeadm)
 
 		require.NoError(t, s.Machine(node.name).FailScript(1))
-		out, code = sh.script("upgrade", node.role, "1.37.2")
+		out, code = sh.script("upgrade", node.role)
 		require.Equal(t, 1, code, out)
 		require.Contains(t, out, "[ERROR ")
 		require.Equal(t, "v1.36.3", nodeOf(node.name).Status.NodeInfo.KubeletVersion)
 		require.NoError(t, s.Machine(node.name).HealScript())
 
-		out, code = sh.script("upgrade", node.role, "1.37.2")
+		out, code = sh.script("upgrade", node.role)
 		require.Equal(t, 0, code, out)
 		n := nodeOf(node.name)
 		require.Equal(t, "v1.37.2", n.Status.NodeInfo.KubeletVersion)
@@ -296,7 +296,7 @@ func testUpgrade(ctx context.Context, t *testing.T, s *Sandbox, cluster config.C
 	require.Contains(t, config.Data["ClusterConfiguration"], "\nkubernetesVersion: v1.37.2\n")
 
 	require.NoError(t, s.Machine("w2").FailScript(75))
-	out, code := dial(t, cluster, "w2").script("upgrade", "worker", "1.37.2")
+	out, code := dial(t, cluster, "w2").script("upgrade", "worker")
 	require.Equal(t, 75, code, out)
 	require.NoError(t, s.Machine("w2").HealScript())
 }

@@ -41,7 +41,7 @@ func Names() []string {
 // holds a slash is a path. The error for an unknown name lists the shipped ones.
 func Load(nameOrPath string) ([]byte, error) {
 	if strings.ContainsRune(nameOrPath, os.PathSeparator) {
-		script, err := os.ReadFile(nameOrPath)
+		script, err := os.ReadFile(nameOrPath) // #nosec G304 -- the path is configuration
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil, fmt.Errorf("upgrade script %s is not on this worker (shipped scripts: %s): %w",

@@ -117,10 +117,10 @@ func until(t *testing.T, id string, want func(ops.Operation) bool) {
 // blocked holds while web's budget, which allows nothing, keeps a pod on a node.
 var blocked = testbed.BlockedBy("default/web")
 
-// hosts are the workers that have pods of a workload, sorted; at least two.
-func hosts(t *testing.T, workload string) []string {
+// webHosts are the workers that have pods of web, sorted; at least two.
+func webHosts(t *testing.T) []string {
 	t.Helper()
-	found, err := shared.Hosts(t.Context(), workload)
+	found, err := shared.Hosts(t.Context(), "web")
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(found), 2)
 	return found
@@ -147,12 +147,12 @@ func untouched(t *testing.T) {
 	verify(t, testbed.InState(clusterstate.Running), testbed.TargetIs(""), testbed.OnlyCordoned(), testbed.Whole())
 }
 
-// forbid lets a budget allow nothing until the test is over or allow is called.
-func forbid(t *testing.T, workload string, usual sandbox.Budget) (allow func()) {
+// forbid lets web's budget allow nothing until the test is over or allow is called.
+func forbid(t *testing.T) (allow func()) {
 	t.Helper()
-	require.NoError(t, shared.Sandbox.SetBudget(t.Context(), workload, sandbox.Budget{MaxUnavailable: "0"}))
+	require.NoError(t, shared.Sandbox.SetBudget(t.Context(), "web", sandbox.Budget{MaxUnavailable: "0"}))
 	allow = func() {
-		require.NoError(t, shared.Sandbox.SetBudget(context.Background(), workload, usual))
+		require.NoError(t, shared.Sandbox.SetBudget(context.Background(), "web", webBudget))
 	}
 	t.Cleanup(allow)
 	return allow

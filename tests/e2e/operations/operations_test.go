@@ -18,13 +18,13 @@ import (
 )
 
 func TestScaleDownThatCannotWorkIsRolledBack(t *testing.T) {
-	forbid(t, "web", webBudget)
+	forbid(t)
 	require.NoError(t, shared.Configure(func(c *config.Cluster) {
 		c.Drain.Timeout, c.Scale.Attempts = config.Duration(2*time.Second), 2
 	}))
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 
-	leaving := hosts(t, "web")[:2]
+	leaving := webHosts(t)[:2]
 	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving})
 	until(t, id, blocked)
 	end := finish(t, id)
@@ -38,8 +38,8 @@ func TestScaleDownThatCannotWorkIsRolledBack(t *testing.T) {
 }
 
 func TestOperatorsCordonIsKept(t *testing.T) {
-	forbid(t, "web", webBudget)
-	leaving := hosts(t, "web")[:2]
+	forbid(t)
+	leaving := webHosts(t)[:2]
 	operatorCordons(t, leaving[0], true)
 	t.Cleanup(func() { operatorCordons(t, leaving[0], false); untouched(t) })
 	require.NoError(t, shared.Configure(func(c *config.Cluster) {
@@ -58,8 +58,8 @@ func TestOperatorsCordonIsKept(t *testing.T) {
 }
 
 func TestSecondOperationIsRefused(t *testing.T) {
-	allow := forbid(t, "web", webBudget)
-	node := hosts(t, "web")[0]
+	allow := forbid(t)
+	node := webHosts(t)[0]
 	first := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
 	until(t, first, blocked)
 
@@ -100,8 +100,8 @@ func TestSameOperationIDRunsOnce(t *testing.T) {
 }
 
 func TestCancelDuringADrain(t *testing.T) {
-	forbid(t, "web", webBudget)
-	leaving := hosts(t, "web")[:2]
+	forbid(t)
+	leaving := webHosts(t)[:2]
 	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving})
 	until(t, id, blocked)
 
@@ -116,8 +116,8 @@ func TestCancelDuringADrain(t *testing.T) {
 
 // A workflow that was terminated takes nothing back; whoever comes next does.
 func TestDeadHolderIsTakenOver(t *testing.T) {
-	allow := forbid(t, "web", webBudget)
-	node := hosts(t, "web")[0]
+	allow := forbid(t)
+	node := webHosts(t)[0]
 	dead := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
 	until(t, dead, blocked)
 	require.NoError(t, shared.Client.TerminateWorkflow(t.Context(), dead, "", "by the test"))
@@ -137,7 +137,7 @@ func TestDeadHolderIsTakenOver(t *testing.T) {
 }
 
 func TestChangedDrainTimeoutAppliesToTheNextAttempt(t *testing.T) {
-	forbid(t, "web", webBudget)
+	forbid(t)
 	set := func(timeout time.Duration) {
 		require.NoError(t, shared.Configure(func(c *config.Cluster) {
 			c.Drain.Timeout, c.Scale.Attempts = config.Duration(timeout), 2
@@ -145,7 +145,7 @@ func TestChangedDrainTimeoutAppliesToTheNextAttempt(t *testing.T) {
 	}
 	set(2 * time.Second)
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
-	id := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: hosts(t, "web")[:1]})
+	id := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: webHosts(t)[:1]})
 	until(t, id, blocked)
 	set(4 * time.Second)
 
@@ -157,10 +157,10 @@ func TestChangedDrainTimeoutAppliesToTheNextAttempt(t *testing.T) {
 }
 
 func TestOperationSurvivesItsEngine(t *testing.T) {
-	allow := forbid(t, "web", webBudget)
+	allow := forbid(t)
 	require.NoError(t, shared.Configure(func(c *config.Cluster) { c.Drain.Timeout = config.Duration(time.Minute) }))
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
-	node := hosts(t, "web")[0]
+	node := webHosts(t)[0]
 	id := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
 	until(t, id, blocked)
 
@@ -239,7 +239,7 @@ func TestFaultsOfAllNodesComeInOneReport(t *testing.T) {
 
 func TestUpgradeSurvivesItsWorker(t *testing.T) {
 	operatorCordons(t, "w5", true)
-	allow := forbid(t, "web", webBudget)
+	allow := forbid(t)
 	require.NoError(t, shared.Configure(func(c *config.Cluster) { c.Drain.Timeout = config.Duration(time.Minute) }))
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 
@@ -296,8 +296,8 @@ func TestFailedUpgradeIsResumed(t *testing.T) {
 }
 
 func TestScaleDownRemovesNodesWhileABudgetBlocksForAWhile(t *testing.T) {
-	allow := forbid(t, "web", webBudget)
-	leaving := hosts(t, "web")[:2]
+	allow := forbid(t)
+	leaving := webHosts(t)[:2]
 	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving})
 	until(t, id, blocked)
 	allow()

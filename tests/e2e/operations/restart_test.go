@@ -34,7 +34,7 @@ func TestDevKilledInTheMiddleOfAnUpgrade(t *testing.T) {
 	}
 	first := dev()
 	operations := connect(t, port)
-	allow := forbid(t, "web", webBudget)
+	allow := forbid(t)
 
 	_, _, err = operations.Start(t.Context(), ops.Request{ID: "dev-upgrade", Kind: workflows.KindUpgrade, Cluster: testbed.ClusterName, Target: "1.38.1"})
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func connect(t *testing.T, port int) ops.Client {
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	port := l.Addr().(*net.TCPAddr).Port
 	require.NoError(t, l.Close())
