@@ -29,12 +29,8 @@ func record(t *testing.T, id string) {
 
 func save(t *testing.T, workflowID, operation string) (children []string) {
 	t.Helper()
-	history := &historypb.History{}
-	events := shared.Client.GetWorkflowHistory(t.Context(), workflowID, "", false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
-	for events.HasNext() {
-		event, err := events.Next()
-		require.NoError(t, err)
-		history.Events = append(history.Events, event)
+	history := &historypb.History{Events: events(t, workflowID)}
+	for _, event := range history.Events {
 		if child := event.GetChildWorkflowExecutionStartedEventAttributes(); child != nil {
 			children = append(children, child.GetWorkflowExecution().GetWorkflowId())
 		}
@@ -47,6 +43,19 @@ func save(t *testing.T, workflowID, operation string) (children []string) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, fileName(t, history, workflowID, operation)), body, 0o644))
 	}
 	return children
+}
+
+// events is the history of a workflow.
+func events(t *testing.T, workflowID string) []*historypb.HistoryEvent {
+	t.Helper()
+	var all []*historypb.HistoryEvent
+	pages := shared.Client.GetWorkflowHistory(t.Context(), workflowID, "", false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+	for pages.HasNext() {
+		event, err := pages.Next()
+		require.NoError(t, err)
+		all = append(all, event)
+	}
+	return all
 }
 
 // worthKeeping leaves out the nodes of an upgrade whose histories say the same
