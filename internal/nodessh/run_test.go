@@ -364,3 +364,61 @@ func TestSudo(t *testing.T) {
 		require.Contains(t, stderr, "a password is required")
 	})
 }
+
+// The script of an operation that was terminated runs on; that of the next one
+// waits for its end.
+func TestOneScriptAtATimeOnAMachine(t *testing.T) {
+	s := startServer(t, serverOptions{})
+	c := dialed(t, s.target(t))
+	runs, gate := filepath.Join(t.TempDir(), "runs"), filepath.Join(t.TempDir(), "gate")
+	first := Run{Dir: filepath.Join(runs, "op-1"), Script: []byte("echo first begins; until [ -e " + gate + " ]; do sleep 0.05; done; echo first ends; date +%s%N >../first")}
+	second := Run{Dir: filepath.Join(runs, "op-2"), Script: []byte("date +%s%N >../second")}
+	for _, run := range []Run{first, second} {
+		t.Cleanup(func() { killRun(run.Dir) })
+	}
+	require.NoError(t, c.Start(t.Context(), first))
+	require.Eventually(t, func() bool {
+		out, err := os.ReadFile(filepath.Join(first.Dir, "output"))
+		return err == nil && string(out) == "first begins\n"
+	}, 20*time.Second, 20*time.Millisecond)
+	require.NoError(t, c.Start(t.Context(), second))
+	require.Eventually(t, func() bool {
+		out, err := os.ReadFile(filepath.Join(second.Dir, "output"))
+		return err == nil && strings.Contains(string(out), "waiting for another run on this machine")
+	}, 20*time.Second, 20*time.Millisecond)
+	require.NoFileExists(t, filepath.Join(runs, "second"))
+	require.NoError(t, os.WriteFile(gate, nil, 0o600))
+
+	_, status := follow(t, c, second.Dir, 0)
+	require.Equal(t, RunExited, status.State)
+	require.Zero(t, status.ExitCode)
+	before, err := os.ReadFile(filepath.Join(runs, "first"))
+	require.NoError(t, err)
+	after, err := os.ReadFile(filepath.Join(runs, "second"))
+	require.NoError(t, err)
+	require.Less(t, string(before), string(after))
+}
+
+// A run that waits for another one can be stopped, and never ran.
+func TestStopOfARunThatWaits(t *testing.T) {
+	s := startServer(t, serverOptions{})
+	c := dialed(t, s.target(t))
+	runs := filepath.Join(t.TempDir(), "runs")
+	first := Run{Dir: filepath.Join(runs, "op-1"), Script: []byte("echo begins; sleep 60")}
+	second := Run{Dir: filepath.Join(runs, "op-2"), Script: []byte("touch ../second")}
+	for _, run := range []Run{first, second} {
+		t.Cleanup(func() { killRun(run.Dir) })
+		require.NoError(t, c.Start(t.Context(), run))
+		require.Eventually(t, func() bool {
+			out, err := os.ReadFile(filepath.Join(run.Dir, "output"))
+			return err == nil && len(out) > 0
+		}, 20*time.Second, 20*time.Millisecond)
+	}
+	status, err := c.Stop(t.Context(), second.Dir, 5*time.Second)
+	require.NoError(t, err)
+	require.Equal(t, 143, status.ExitCode)
+	require.NoFileExists(t, filepath.Join(runs, "second"))
+	state, err := c.Status(t.Context(), first.Dir)
+	require.NoError(t, err)
+	require.Equal(t, RunRunning, state.State, "the other one is not touched")
+}

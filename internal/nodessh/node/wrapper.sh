@@ -20,9 +20,20 @@ trap 'stopped=yes; trap "" TERM; kill -TERM "-$$"' TERM
 mkdir started 2>/dev/null || exit 0
 echo "$$ $(cat /proc/sys/kernel/random/boot_id 2>/dev/null)" >pid
 
+# One script at a time on a machine, whichever operation it belongs to: the script
+# of an operation that was terminated runs on, and no other may run beside it.
+exec 8>>../lock
+said=
+until flock -n 8; do
+    [ -n "$stopped" ] && break
+    [ -n "$said" ] || echo "ebb: waiting for another run on this machine to end" >>output
+    said=yes
+    sleep 0.2 2>/dev/null || sleep 1
+done
+
 code=143
 if [ -z "$stopped" ]; then
-    sh ./launch </dev/null >>output 2>&1 9>&- &
+    sh ./launch </dev/null >>output 2>&1 8>&- 9>&- &
     child=$!
     # A trap interrupts wait, so ask until the child is gone.
     wait "$child"
