@@ -58,7 +58,7 @@ func (a *Activities) WaitReady(ctx context.Context, in WaitReadyInput) (WaitRead
 	return WaitReadyResult{}, err
 }
 
-// waitNode waits on the cluster's node informer; it returns what it saw last.
+// waitNode waits on the cluster's shared watch; it returns what it saw last.
 func waitNode(ctx context.Context, c *cluster.Cluster, in WaitReadyInput) (seen string, err error) {
 	w, err := c.Watch(ctx)
 	if err != nil {

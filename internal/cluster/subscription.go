@@ -44,10 +44,11 @@ func (s *Subscription) wake() {
 	}
 }
 
-func (w *Watch) wake(r *resource, obj any) {
+// wake tells those whom a change concerns; a nil obj stands for many objects.
+func (w *Watch) wake(m *mirror, obj any) {
 	node := ""
-	if r.node != nil {
-		if node = r.node(obj); node == "" {
+	if m.node != nil && obj != nil {
+		if node = m.node(obj); node == "" {
 			return // a pod that is not bound yet concerns no node
 		}
 	}

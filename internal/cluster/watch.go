@@ -3,27 +3,24 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
+	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 	policy "k8s.io/api/policy/v1"
 	storage "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 )
 
-const (
-	byNode = "node" // index of pods and volume attachments
-	// syncTimeout bounds the first list of all resources for callers that set no
-	// limit; 3,000 pods take well under a second, the rest is for an API server
-	// that is restarting.
-	syncTimeout = 60 * time.Second
-)
+// syncTimeout bounds the first list of all kinds for callers that set no limit;
+// 3,000 pods take well under a second, the rest is for an API server that is
+// restarting.
+const syncTimeout = 60 * time.Second
 
 // Watch is a live copy of the part of a cluster that a drain decides on. What
 // it returns is shared: read it, do not change it. It may lag behind the API
@@ -32,80 +29,49 @@ type Watch struct {
 	// Ledger counts the evictions that all drains of this process have under way.
 	Ledger *Ledger
 
-	factory   informers.SharedInformerFactory
-	resources []resource
-	ended     <-chan struct{}
-	cancel    context.CancelFunc
-	log       *zap.Logger
+	pods, budgets, nodes, namespaces, daemonSets, claims, attachments *mirror
+
+	ended  <-chan struct{}
+	cancel context.CancelFunc
+	log    *zap.Logger
 
 	mu          sync.Mutex
 	subscribers map[*Subscription]struct{}
 	retired     bool // ends with its last subscriber
 }
 
-// resource is one watched kind.
-type resource struct {
-	name     string
-	informer cache.SharedIndexInformer
-	node     func(obj any) string // whose subscribers an event wakes; nil or "" = all
-
-	mu        *sync.Mutex
-	lastError *error // of the list or watch, until it has synced
-}
-
 func startWatch(client kubernetes.Interface, log *zap.Logger, retired bool) *Watch {
 	ctx, cancel := context.WithCancel(context.Background())
+	pods, budgets, nodes := client.CoreV1().Pods(""), client.PolicyV1().PodDisruptionBudgets(""), client.CoreV1().Nodes()
+	namespaces, daemonSets := client.CoreV1().Namespaces(), client.AppsV1().DaemonSets("")
+	claims, attachments := client.CoreV1().PersistentVolumeClaims(""), client.StorageV1().VolumeAttachments()
 	w := &Watch{
-		factory:     informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim)),
+		pods:        mirrorOf(client, "pods", &core.Pod{}, nodeOf, pods.List, pods.Watch),
+		budgets:     mirrorOf(client, "poddisruptionbudgets", &policy.PodDisruptionBudget{}, nil, budgets.List, budgets.Watch),
+		nodes:       mirrorOf(client, "nodes", &core.Node{}, nodeOf, nodes.List, nodes.Watch),
+		namespaces:  mirrorOf(client, "namespaces", &core.Namespace{}, nil, namespaces.List, namespaces.Watch),
+		daemonSets:  mirrorOf(client, "daemonsets", &apps.DaemonSet{}, nil, daemonSets.List, daemonSets.Watch),
+		claims:      mirrorOf(client, "persistentvolumeclaims", &core.PersistentVolumeClaim{}, nil, claims.List, claims.Watch),
+		attachments: mirrorOf(client, "volumeattachments", &storage.VolumeAttachment{}, nodeOf, attachments.List, attachments.Watch),
 		ended:       ctx.Done(),
 		cancel:      cancel,
 		retired:     retired,
 		log:         log,
 		subscribers: map[*Subscription]struct{}{},
 	}
-	f := w.factory
-	w.resources = []resource{
-		{name: "pods", informer: f.Core().V1().Pods().Informer(), node: nodeOf},
-		{name: "poddisruptionbudgets", informer: f.Policy().V1().PodDisruptionBudgets().Informer()},
-		{name: "nodes", informer: f.Core().V1().Nodes().Informer(), node: nodeOf},
-		{name: "namespaces", informer: f.Core().V1().Namespaces().Informer()},
-		{name: "daemonsets", informer: f.Apps().V1().DaemonSets().Informer()},
-		{name: "persistentvolumeclaims", informer: f.Core().V1().PersistentVolumeClaims().Informer()},
-		{name: "volumeattachments", informer: f.Storage().V1().VolumeAttachments().Informer(), node: nodeOf},
-	}
-	for i := range w.resources {
-		w.prepare(&w.resources[i])
-	}
 	w.Ledger = newLedger(w.leaving, w.wakeAll)
-	f.Start(ctx.Done())
+	for _, m := range w.mirrors() {
+		m.changed = w.wake
+		go m.reflector.RunWithContext(ctx)
+	}
 	return w
 }
 
-// prepare adds a resource's index and handlers. The errors are those of an
-// informer that has been started already, which none has.
-func (w *Watch) prepare(r *resource) {
-	r.mu, r.lastError = &sync.Mutex{}, new(error)
-	if r.node != nil {
-		index := func(obj any) ([]string, error) { return []string{r.node(obj)}, nil }
-		_ = r.informer.AddIndexers(cache.Indexers{byNode: index})
-	}
-	_ = r.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, reflector *cache.Reflector, err error) {
-		r.mu.Lock()
-		*r.lastError = err
-		r.mu.Unlock()
-		cache.DefaultWatchErrorHandler(ctx, reflector, err)
-	})
-	_, _ = r.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { w.wake(r, obj) },
-		UpdateFunc: func(_, obj any) { w.wake(r, obj) },
-		DeleteFunc: func(obj any) { w.wake(r, obj) },
-	})
+func (w *Watch) mirrors() []*mirror {
+	return []*mirror{w.pods, w.budgets, w.nodes, w.namespaces, w.daemonSets, w.claims, w.attachments}
 }
 
 func nodeOf(obj any) string {
-	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = tombstone.Obj
-	}
 	switch o := obj.(type) {
 	case *core.Pod:
 		return o.Spec.NodeName
@@ -123,9 +89,9 @@ func (w *Watch) waitSynced(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(ctx, syncTimeout)
 		defer cancel()
 	}
-	for _, r := range w.resources {
+	for _, m := range w.mirrors() {
 		select {
-		case <-r.informer.HasSyncedChecker().Done():
+		case <-m.synced:
 		case <-ctx.Done():
 			return w.unsynced(ctx)
 		}
@@ -137,16 +103,14 @@ func (w *Watch) waitSynced(ctx context.Context) error {
 func (w *Watch) unsynced(ctx context.Context) error {
 	var missing []string
 	var cause error
-	for _, r := range w.resources {
-		if r.informer.HasSynced() {
+	for _, m := range w.mirrors() {
+		if m.hasSynced() {
 			continue
 		}
-		missing = append(missing, r.name)
-		r.mu.Lock()
+		missing = append(missing, m.name)
 		if cause == nil { // one is enough: they mostly have the same reason
-			cause = *r.lastError
+			cause = m.failure()
 		}
-		r.mu.Unlock()
 	}
 	if cause == nil {
 		cause = ctx.Err()
@@ -156,73 +120,52 @@ func (w *Watch) unsynced(ctx context.Context) error {
 }
 
 // Node is the node of that name; nil when there is none.
-func (w *Watch) Node(name string) *core.Node {
-	node, err := w.factory.Core().V1().Nodes().Lister().Get(name)
-	if err != nil { // a lister's only error is not found
-		return nil
-	}
-	return node
-}
+func (w *Watch) Node(name string) *core.Node { return named[core.Node](w.nodes, name) }
 
 // Nodes are all nodes, in no order.
-func (w *Watch) Nodes() []*core.Node {
-	return listed[core.Node](w.factory.Core().V1().Nodes().Informer())
-}
+func (w *Watch) Nodes() []*core.Node { return typed[core.Node](w.nodes.objects.List()) }
 
 // Pod is the pod of that name; nil when there is none.
 func (w *Watch) Pod(namespace, name string) *core.Pod {
-	pod, err := w.factory.Core().V1().Pods().Lister().Pods(namespace).Get(name)
-	if err != nil {
-		return nil
-	}
-	return pod
+	return named[core.Pod](w.pods, namespace+"/"+name)
 }
 
 // PodsOn are the pods bound to a node, in no order.
-func (w *Watch) PodsOn(node string) []*core.Pod {
-	return indexed[core.Pod](w.factory.Core().V1().Pods().Informer(), node)
-}
+func (w *Watch) PodsOn(node string) []*core.Pod { return indexed[core.Pod](w.pods, byNode, node) }
 
 // PodsMatching are the pods of a namespace with those labels, in no order.
 func (w *Watch) PodsMatching(namespace string, selector labels.Selector) []*core.Pod {
-	pods, err := w.factory.Core().V1().Pods().Lister().Pods(namespace).List(selector)
-	if err != nil {
-		return nil
-	}
-	return pods
+	return slices.DeleteFunc(indexed[core.Pod](w.pods, byNamespace, namespace), func(p *core.Pod) bool {
+		return !selector.Matches(labels.Set(p.Labels))
+	})
 }
 
 // Budgets are the PodDisruptionBudgets of a namespace, in no order.
 func (w *Watch) Budgets(namespace string) []*policy.PodDisruptionBudget {
-	budgets, err := w.factory.Policy().V1().PodDisruptionBudgets().Lister().PodDisruptionBudgets(namespace).List(labels.Everything())
-	if err != nil {
-		return nil
-	}
-	return budgets
+	return indexed[policy.PodDisruptionBudget](w.budgets, byNamespace, namespace)
 }
 
 // NamespaceTerminating tells whether a namespace is being deleted.
 func (w *Watch) NamespaceTerminating(name string) bool {
-	ns, err := w.factory.Core().V1().Namespaces().Lister().Get(name)
-	return err == nil && (ns.DeletionTimestamp != nil || ns.Status.Phase == core.NamespaceTerminating)
+	ns := named[core.Namespace](w.namespaces, name)
+	return ns != nil && (ns.DeletionTimestamp != nil || ns.Status.Phase == core.NamespaceTerminating)
 }
 
 // DaemonSetExists tells whether there is such a DaemonSet.
 func (w *Watch) DaemonSetExists(namespace, name string) bool {
-	_, err := w.factory.Apps().V1().DaemonSets().Lister().DaemonSets(namespace).Get(name)
-	return err == nil
+	return named[apps.DaemonSet](w.daemonSets, namespace+"/"+name) != nil
 }
 
 // Attachments are the volumes attached to a node, or on their way, in no order.
 func (w *Watch) Attachments(node string) []*storage.VolumeAttachment {
-	return indexed[storage.VolumeAttachment](w.factory.Storage().V1().VolumeAttachments().Informer(), node)
+	return indexed[storage.VolumeAttachment](w.attachments, byNode, node)
 }
 
 // ClaimedVolume is the name of the PersistentVolume bound to a claim; "" when
 // the claim is unknown or unbound.
 func (w *Watch) ClaimedVolume(namespace, claim string) string {
-	pvc, err := w.factory.Core().V1().PersistentVolumeClaims().Lister().PersistentVolumeClaims(namespace).Get(claim)
-	if err != nil {
+	pvc := named[core.PersistentVolumeClaim](w.claims, namespace+"/"+claim)
+	if pvc == nil {
 		return ""
 	}
 	return pvc.Spec.VolumeName
@@ -232,26 +175,4 @@ func (w *Watch) ClaimedVolume(namespace, claim string) string {
 func (w *Watch) leaving(p PodRef) bool {
 	pod := w.Pod(p.Namespace, p.Name)
 	return pod == nil || pod.UID != p.UID || pod.DeletionTimestamp != nil
-}
-
-func indexed[T any](informer cache.SharedIndexInformer, node string) []*T {
-	objects, err := informer.GetIndexer().ByIndex(byNode, node)
-	if err != nil {
-		return nil
-	}
-	return typed[T](objects)
-}
-
-func listed[T any](informer cache.SharedIndexInformer) []*T {
-	return typed[T](informer.GetIndexer().List())
-}
-
-func typed[T any](objects []any) []*T {
-	out := make([]*T, 0, len(objects))
-	for _, o := range objects {
-		if t, ok := o.(*T); ok {
-			out = append(out, t)
-		}
-	}
-	return out
 }

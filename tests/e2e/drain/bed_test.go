@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	core "k8s.io/api/core/v1"
 	policy "k8s.io/api/policy/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +20,7 @@ import (
 	"ebb/internal/cluster"
 	"ebb/internal/config"
 	"ebb/internal/drain"
+	"ebb/internal/sandbox"
 )
 
 // place is where one test works: the node that is drained, and those that its
@@ -42,6 +45,7 @@ var places = func() chan place {
 type drainBed struct {
 	place
 	t         *testing.T
+	box       *sandbox.Sandbox
 	cluster   *cluster.Cluster
 	namespace string
 }
@@ -52,7 +56,17 @@ func newDrainBed(t *testing.T) *drainBed {
 	t.Parallel()
 	p := <-places
 	t.Cleanup(func() { places <- p })
-	return makeBed(t, p)
+	return makeBed(t, p, sandboxFor(t), clusterFor(t))
+}
+
+// newOwnBed is for a test that breaks the control plane: it has one of its own.
+func newOwnBed(t *testing.T) *drainBed {
+	t.Helper()
+	t.Parallel()
+	box, err := sandbox.Start(t.Context(), sandboxOptions(filepath.Join(t.TempDir(), "sandbox"), 2))
+	require.NoError(t, err)
+	t.Cleanup(box.Stop)
+	return makeBed(t, place{node: "w1", others: []string{"w2"}}, box, cluster.New("own", box.Client(), nil, zap.NewNop()))
 }
 
 // newLoneBed is for a test that needs the whole cluster; it runs alone.
@@ -60,12 +74,12 @@ func newLoneBed(t *testing.T) *drainBed {
 	t.Helper()
 	p, q := <-places, <-places
 	t.Cleanup(func() { places <- p; places <- q })
-	return makeBed(t, place{node: p.node, others: append(slices.Clone(p.others), q.node, q.others[0])})
+	return makeBed(t, place{node: p.node, others: append(slices.Clone(p.others), q.node, q.others[0])}, sandboxFor(t), clusterFor(t))
 }
 
-func makeBed(t *testing.T, p place) *drainBed {
+func makeBed(t *testing.T, p place, box *sandbox.Sandbox, c *cluster.Cluster) *drainBed {
 	t.Helper()
-	b := &drainBed{place: p, t: t, cluster: clusterFor(t)}
+	b := &drainBed{place: p, t: t, box: box, cluster: c}
 	b.newNamespace()
 	for _, node := range p.others {
 		b.cordon(t.Context(), node, true)
@@ -91,16 +105,20 @@ func (b *drainBed) clean(p place) {
 		b.cordon(ctx, node, false)
 	}
 	require.NoError(b.t, client.CoreV1().Namespaces().Delete(ctx, b.namespace, meta.DeleteOptions{}))
+	now := meta.DeleteOptions{GracePeriodSeconds: new(int64)}
 	require.Eventually(b.t, func() bool {
-		pods, err := client.CoreV1().Pods(b.namespace).List(ctx, meta.ListOptions{})
+		api := client.CoreV1().Pods(b.namespace)
+		pods, err := api.List(ctx, meta.ListOptions{})
 		if err != nil {
 			return false
 		}
-		for i := range pods.Items {
-			if p := &pods.Items[i]; len(p.Finalizers) > 0 {
+		for i := range pods.Items { // what fails here is done at the next look
+			p := &pods.Items[i]
+			if len(p.Finalizers) > 0 {
 				p.Finalizers = nil
-				_, _ = client.CoreV1().Pods(p.Namespace).Update(ctx, p, meta.UpdateOptions{}) // again at the next look
+				_, _ = api.Update(ctx, p, meta.UpdateOptions{})
 			}
+			_ = api.Delete(ctx, p.Name, now)
 		}
 		return len(pods.Items) == 0
 	}, time.Minute, 200*time.Millisecond)
@@ -203,6 +221,13 @@ func (a *attempt) last() timed {
 	return a.reports[len(a.reports)-1]
 }
 
+// said tells whether a report has had this in its output.
+func (a *attempt) said(text string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.ContainsFunc(a.reports, func(r timed) bool { return strings.Contains(r.Output, text) })
+}
+
 // until waits for a report with something in it.
 func (a *attempt) until(t *testing.T, what string, holds func(drain.Progress) bool) {
 	t.Helper()
@@ -238,7 +263,7 @@ func (a *attempt) blocked(t *testing.T, prefix string) (found drain.BlockedPod, 
 // powerOff turns the node's machine off and, when the test is over, on again.
 func (b *drainBed) powerOff() {
 	b.t.Helper()
-	machine := shared.box.Machine(b.node)
+	machine := b.box.Machine(b.node)
 	b.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()

@@ -56,10 +56,7 @@ func startShared() (err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	shared.box, err = sandbox.Start(ctx, sandbox.Options{
-		Dir: filepath.Join(shared.dir, "sandbox"), ControlPlanes: 1, Workers: 4,
-		PodReadyDelay: 2 * time.Second, PodDeleteDelay: time.Second, Log: zap.NewNop(),
-	})
+	shared.box, err = sandbox.Start(ctx, sandboxOptions(filepath.Join(shared.dir, "sandbox"), 4))
 	if err != nil {
 		return err
 	}
@@ -73,6 +70,12 @@ func startShared() (err error) {
 	}
 	shared.registry = cluster.NewRegistry(file, zap.NewNop())
 	return nil
+}
+
+func sandboxOptions(dir string, workers int) sandbox.Options {
+	return sandbox.Options{
+		Dir: dir, ControlPlanes: 1, Workers: workers, PodReadyDelay: 2 * time.Second, PodDeleteDelay: time.Second, Log: zap.NewNop(),
+	}
 }
 
 // clusterFor is the shared sandbox as the worker sees it.

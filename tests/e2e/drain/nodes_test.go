@@ -44,7 +44,7 @@ func TestDrainEndsWhenItsNodeObjectIsDeleted(t *testing.T) {
 // ever end that pod.
 func TestDrainOfANodeThatGoesDown(t *testing.T) {
 	b := newDrainBed(t)
-	slow := b.deploy("slow", 1, slowToStop(time.Minute))[0]
+	slow := b.deploy("slow", 1, slowToStop(30*time.Second))[0]
 	grace := func(r *drain.Request) { r.Settings.GracePeriod = 1 }
 	a := b.start(10*time.Second, grace)
 	a.evicted(t, 1)

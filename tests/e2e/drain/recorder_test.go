@@ -23,8 +23,6 @@ import (
 
 // tape records what one client asks of the API server, and can let its watches expire.
 type tape struct {
-	user string // whom it acts as; empty = the administrator
-
 	mu      sync.Mutex
 	asked   []request
 	streams map[*io.PipeWriter]bool
@@ -42,7 +40,9 @@ type request struct {
 	watch  bool
 }
 
-func (r request) eviction() bool { return r.method == http.MethodPost && strings.HasSuffix(r.path, "/eviction") }
+func (r request) eviction() bool {
+	return r.method == http.MethodPost && strings.HasSuffix(r.path, "/eviction")
+}
 
 // list tells whether pods were listed.
 func (r request) list() bool {
@@ -50,12 +50,10 @@ func (r request) list() bool {
 }
 
 // record gives the bed a client and watches of its own, which the tape sees.
-func (b *drainBed) record() *tape { return b.recordAs("") }
-
-func (b *drainBed) recordAs(user string) *tape {
+func (b *drainBed) record() *tape {
 	b.t.Helper()
-	r := &tape{user: user, streams: map[*io.PipeWriter]bool{}}
-	client, err := cluster.NewClient(config.Cluster{Name: "sandbox", Kubeconfig: shared.box.Kubeconfig()},
+	r := &tape{streams: map[*io.PipeWriter]bool{}}
+	client, err := cluster.NewClient(config.Cluster{Name: "sandbox", Kubeconfig: b.box.Kubeconfig()},
 		func(next http.RoundTripper) http.RoundTripper { return recording{tape: r, next: next} })
 	require.NoError(b.t, err)
 	b.cluster = cluster.New("sandbox", client, nil, zap.NewNop())
@@ -149,10 +147,6 @@ type recording struct {
 }
 
 func (r recording) RoundTrip(req *http.Request) (*http.Response, error) {
-	if r.user != "" {
-		req = req.Clone(req.Context())
-		req.Header.Set("Impersonate-User", r.user)
-	}
 	query := req.URL.Query()
 	asked := request{at: time.Now(), method: req.Method, path: req.URL.Path, watch: query.Get("watch") == "true" || query.Get("watch") == "1"}
 	if asked.eviction() {
@@ -208,6 +202,9 @@ func (t tapped) Close() error {
 
 // evicted is the pod that an eviction names.
 func evicted(req *http.Request) (types.UID, error) {
+	if req.GetBody == nil { // names none
+		return "", nil
+	}
 	body, err := req.GetBody()
 	if err != nil {
 		return "", err
