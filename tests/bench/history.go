@@ -16,12 +16,15 @@ import (
 // pods that have to go, the script on a node, a kubelet that has to come back.
 var working = []string{"Drain", "RunScript", "WaitReady"}
 
+// otherActivities are short ones: requests to the API server and commands on a node.
+const otherActivities = "other activities"
+
 type span struct{ from, to time.Time }
 
 // timeline is what the history of an operation says about its time.
 type timeline struct {
 	whole span
-	spans map[string][]span // by activity type
+	spans map[string][]span // by activity type, the short ones together
 }
 
 // readHistory reads the history of an operation, and those of its children.
@@ -35,9 +38,11 @@ func readHistory(ctx context.Context, c client.Client, id string) (timeline, err
 func (t *timeline) read(ctx context.Context, c client.Client, id string) (whole span, err error) {
 	types, started := map[int64]string{}, map[int64]time.Time{}
 	end := func(event *history.HistoryEvent, scheduled int64) {
-		if name := types[scheduled]; slices.Contains(working, name) {
-			t.spans[name] = append(t.spans[name], span{started[scheduled], event.GetEventTime().AsTime()})
+		name := types[scheduled]
+		if !slices.Contains(working, name) {
+			name = otherActivities
 		}
+		t.spans[name] = append(t.spans[name], span{started[scheduled], event.GetEventTime().AsTime()})
 	}
 	var children []string
 	events := c.GetWorkflowHistory(ctx, id, "", false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
@@ -62,6 +67,7 @@ func (t *timeline) read(ctx context.Context, c client.Client, id string) (whole 
 			end(event, event.GetActivityTaskFailedEventAttributes().GetScheduledEventId())
 		case enumspb.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED:
 			children = append(children, event.GetChildWorkflowExecutionStartedEventAttributes().GetWorkflowExecution().GetWorkflowId())
+		default: // says nothing about time
 		}
 	}
 	for _, child := range children {
@@ -103,7 +109,7 @@ func (t *timeline) orchestration() time.Duration {
 
 func (t *timeline) String() string {
 	text := fmt.Sprintf("whole %.2f s", t.whole.to.Sub(t.whole.from).Seconds())
-	for _, name := range working {
+	for _, name := range append(slices.Clone(working), otherActivities) {
 		if n := len(t.spans[name]); n > 0 {
 			longest := slices.MaxFunc(t.spans[name], func(a, b span) int { return cmp.Compare(a.to.Sub(a.from), b.to.Sub(b.from)) })
 			text += fmt.Sprintf(", %s %.2f s (%d, longest %.2f s)", name, t.spent(name).Seconds(), n, longest.to.Sub(longest.from).Seconds())

@@ -92,6 +92,7 @@ func writeJSON(path string, outcomes []outcome) error {
 	if err != nil {
 		return err
 	}
+	// #nosec G703 -- whoever sets BENCH_JSON may write there
 	if err := os.WriteFile(path, append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write BENCH_JSON: %w", err)
 	}

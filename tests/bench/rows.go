@@ -61,6 +61,7 @@ var (
 var rows = []row{
 	{name: "one", work: "drain one node", on: workload1, nodes: last, peer: drainInSequence, kind: workflows.KindDrain, parallel: 1},
 	{name: "sequence", work: "drain three nodes in sequence", on: workload1, nodes: lastThree, peer: drainInSequence, kind: workflows.KindDrain, parallel: 1},
+	{name: "commands", work: "drain three nodes, a kubectl drain for each", on: workload1, nodes: lastThree, peer: drainOneByOne, kind: workflows.KindDrain, parallel: 1},
 	{name: "three", work: "drain three nodes at once", on: workload1, nodes: lastThree, peer: drainAtOnce, kind: workflows.KindDrain, parallel: 3},
 	{name: "crowd", work: "drain a node of 110 pods, no budgets", on: crowd, nodes: last, peer: drainInSequence, kind: workflows.KindDrain, parallel: 1},
 	{name: "scale-down", work: "scale down by three nodes at once", on: workload1, nodes: lastThree, peer: scaleDown, kind: workflows.KindScaleDown, parallel: 3, ends: true},

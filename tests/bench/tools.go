@@ -25,6 +25,17 @@ func drainInSequence(ctx context.Context, l *lab, r row) error {
 	return l.kubectl(ctx, append([]string{"drain", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=10m"}, r.nodes...)...)
 }
 
+// drainOneByOne is what most people type: a command for each node. The pods of
+// the first node may move to the next one.
+func drainOneByOne(ctx context.Context, l *lab, r row) error {
+	for _, node := range r.nodes {
+		if err := drainInSequence(ctx, l, row{nodes: []string{node}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func drainAtOnce(ctx context.Context, l *lab, r row) error {
 	processes, ctx := errgroup.WithContext(ctx)
 	for _, node := range r.nodes {
