@@ -54,7 +54,7 @@ func (r *run) launch(ctx context.Context, now time.Time) (again time.Time) {
 }
 
 // queue are the pods of the current tier that still have to be evicted. Those
-// of the budget with most pods to go come first, because that takes longest.
+// whose budget lets them go in most waves come first, because that takes longest.
 func (r *run) queue() []*pod {
 	tier := critical
 	for _, p := range r.pods {
@@ -78,13 +78,15 @@ func (r *run) queue() []*pod {
 			chain[p.budgets[0].UID]++
 		}
 	}
-	length := func(p *pod) int {
-		if len(p.budgets) == 1 {
-			return chain[p.budgets[0].UID]
+	waves := func(p *pod) int {
+		if len(p.budgets) != 1 {
+			return 0
 		}
-		return 0
+		budget := p.budgets[0]
+		atOnce := max(int(budget.Status.ExpectedPods-budget.Status.DesiredHealthy), 1)
+		return (chain[budget.UID] + atOnce - 1) / atOnce
 	}
-	slices.SortStableFunc(queue, func(a, b *pod) int { return cmp.Compare(length(b), length(a)) })
+	slices.SortStableFunc(queue, func(a, b *pod) int { return cmp.Compare(waves(b), waves(a)) })
 	return queue
 }
 

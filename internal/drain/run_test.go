@@ -372,6 +372,20 @@ func TestCriticalPodsGoLast(t *testing.T) {
 	})
 }
 
+// Two pods that go one at a time take longer than three that may all go at once.
+func TestLongestWayGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wide := func(p *core.Pod) { p.Labels = map[string]string{"app": "wide"} }
+		wideBudget := budget("wide", maxUnavailable(3))
+		wideBudget.Spec.Selector.MatchLabels = map[string]string{"app": "wide"}
+		s := newSim(t, newPod("a1", wide), newPod("a2", wide), newPod("a3", wide), wideBudget,
+			newPod("z1"), newPod("z2"), budget("narrow", maxUnavailable(1)))
+		_, _, err := s.drain(t.Context(), func(r *Request) { r.Settings.Parallel = 1 })
+		require.NoError(t, err)
+		require.Contains(t, []string{"z1", "z2"}, s.order[0])
+	})
+}
+
 func TestTerminatingPodsAreWaitedForNotEvictedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, newPod("a"), newPod("bare", func(p *core.Pod) { p.OwnerReferences = nil }))
