@@ -14,7 +14,7 @@ import (
 // is the kernel's, so that it ends with the process, however that ends.
 func lockDir(dir string) (*os.File, error) {
 	path := filepath.Join(dir, "lock")
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) // #nosec G304 -- the state directory is configuration
 	if err != nil {
 		return nil, fmt.Errorf("state directory %s: %w: make it writable for this user, or choose another directory with --state-dir", dir, err)
 	}

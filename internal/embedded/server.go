@@ -153,7 +153,7 @@ func createStore(store *config.SQL, path string) error {
 	if err := os.Remove(draftPath); err != nil && !os.IsNotExist(err) {
 		return err
 	}
-	f, err := os.OpenFile(draftPath, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(draftPath, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // #nosec G304 -- the state directory is configuration
 	if err != nil {
 		return err
 	}

@@ -121,7 +121,7 @@ func readPrivate(path string) ([]byte, error) {
 	if ok && int(owner.Uid) == os.Getuid() && info.Mode().Perm()&0o077 != 0 {
 		return nil, &KeyFileError{File: path, Err: fmt.Errorf("its mode %#o lets others read it: chmod 600 it", info.Mode().Perm())}
 	}
-	content, err := os.ReadFile(path)
+	content, err := os.ReadFile(path) // #nosec G304 -- the path is configuration
 	if err != nil {
 		return nil, &KeyFileError{File: path, Err: err}
 	}

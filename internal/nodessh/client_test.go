@@ -347,7 +347,7 @@ func TestJumpTarget(t *testing.T) {
 
 func TestDialTimeouts(t *testing.T) {
 	// Accepts and says nothing.
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	target := startServer(t, serverOptions{}).target(t)
@@ -400,7 +400,7 @@ func TestKnownHostsFileIsOpenSSHs(t *testing.T) {
 	dialed(t, target)
 	host, port, err := net.SplitHostPort(s.addr)
 	require.NoError(t, err)
-	out, err := exec.Command(client, "-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes",
+	out, err := exec.CommandContext(context.Background(), client, "-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes",
 		"-o", "UserKnownHostsFile="+target.KnownHosts, "-i", s.userKey, "-p", port, target.User+"@"+host, "echo fine").CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "fine")

@@ -136,7 +136,7 @@ func startServer(t *testing.T, o serverOptions) *testServer {
 	for _, key := range s.hostKeys {
 		config.AddHostKey(key)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s.addr, s.stop = listener.Addr().String(), func() { _ = listener.Close() }
 	t.Cleanup(s.stop)
@@ -186,7 +186,7 @@ func (s *testServer) session(channel ssh.Channel, requests <-chan *ssh.Request, 
 		go ssh.DiscardRequests(requests)
 		var payload struct{ Command string }
 		_ = ssh.Unmarshal(request.Payload, &payload)
-		cmd := exec.Command("sh", "-c", payload.Command)
+		cmd := exec.CommandContext(context.Background(), "sh", "-c", payload.Command)
 		cmd.Dir = s.home
 		cmd.Env = append(os.Environ(), "HOME="+s.home, "PATH="+path+":"+os.Getenv("PATH"))
 		cmd.Stdout, cmd.Stderr = channel, channel.Stderr()
@@ -256,7 +256,7 @@ UsePAM no
 PermitRootLogin yes
 `, host, port, keyFile(t, private, ""), authorized, filepath.Join(dir, "pid")), 0o600)
 	var log bytes.Buffer
-	cmd := exec.Command(sshd, "-D", "-e", "-f", config)
+	cmd := exec.CommandContext(context.Background(), sshd, "-D", "-e", "-f", config)
 	cmd.Stderr = &log
 	require.NoError(t, cmd.Start())
 	s.stop = func() { _ = cmd.Process.Signal(syscall.SIGTERM) }
@@ -279,7 +279,7 @@ PermitRootLogin yes
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = listener.Close() }()
 	return listener.Addr().String()

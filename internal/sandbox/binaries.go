@@ -45,7 +45,7 @@ func candidates() (dirs []string) {
 	}
 	at, err := os.Getwd()
 	for err == nil {
-		if data, readErr := os.ReadFile(filepath.Join(at, "go.mod")); readErr == nil && strings.HasPrefix(string(data), "module ebb\n") {
+		if data, readErr := os.ReadFile(filepath.Join(at, "go.mod")); readErr == nil && strings.HasPrefix(string(data), "module ebb\n") { // #nosec G304 -- a go.mod above the working directory
 			return append(dirs, filepath.Join(at, ".bin"))
 		}
 		if at == filepath.Dir(at) {

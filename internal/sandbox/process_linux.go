@@ -22,7 +22,7 @@ func killUnder(bin string) {
 		return
 	}
 	for _, file := range environments {
-		env, err := os.ReadFile(file)
+		env, err := os.ReadFile(file) // #nosec G304 -- below /proc
 		if err != nil || !bytes.Contains(env, []byte(bin)) {
 			continue
 		}

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -50,7 +51,7 @@ func TestChildrenDieWithTheirParent(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "logs"), 0o700))
 	self, err := os.Executable()
 	require.NoError(t, err)
-	cmd := exec.Command(self)
+	cmd := exec.CommandContext(context.Background(), self)
 	cmd.Env = append(os.Environ(), parentEnv+"="+dir)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 package scripts
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -34,10 +35,10 @@ func TestLoad(t *testing.T) {
 
 func TestSyntax(t *testing.T) {
 	for _, name := range Names() {
-		out, err := exec.Command("sh", "-n", name+".sh").CombinedOutput()
+		out, err := exec.CommandContext(context.Background(), "sh", "-n", name+".sh").CombinedOutput()
 		require.NoError(t, err, string(out))
 		if linter, err := exec.LookPath("shellcheck"); err == nil {
-			out, err := exec.Command(linter, "-s", "dash", name+".sh").CombinedOutput()
+			out, err := exec.CommandContext(context.Background(), linter, "-s", "dash", name+".sh").CombinedOutput()
 			require.NoError(t, err, string(out))
 		}
 	}
@@ -133,7 +134,7 @@ func (m *machine) read(name string) string {
 func (m *machine) run(script, phase, role string) (code int, output string, calls []string) {
 	m.t.Helper()
 	_ = os.Remove(filepath.Join(m.dir, "journal"))
-	cmd := exec.Command("sh", script+".sh")
+	cmd := exec.CommandContext(context.Background(), "sh", script+".sh")
 	cmd.Env = []string{"EBB_PHASE=" + phase, "EBB_ROLE=" + role}
 	for name, value := range m.env {
 		cmd.Env = append(cmd.Env, name+"="+value)
