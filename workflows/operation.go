@@ -114,7 +114,12 @@ func (o *operation) release(ctx workflow.Context, state clusterstate.State, mess
 	if state == clusterstate.Running {
 		message = ""
 	}
-	result, err := call(settling(ctx, "give cluster "+o.cluster+" back"), act.Release, activities.ReleaseInput{
+	back := settling(ctx, "give cluster "+o.cluster+" back")
+	if o.from == "" { // it is not known whether there is anything to give back: not worth a day
+		detached, _ := workflow.NewDisconnectedContext(ctx)
+		back = onAPI(detached, "give cluster "+o.cluster+" back, if it was taken")
+	}
+	result, err := call(back, act.Release, activities.ReleaseInput{
 		Cluster: o.cluster, Operation: o.id, State: state, Message: message, Version: version,
 	})
 	switch {
