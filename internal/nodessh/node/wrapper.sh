@@ -35,12 +35,14 @@ code=143
 if [ -z "$stopped" ]; then
     sh ./launch </dev/null >>output 2>&1 8>&- 9>&- &
     child=$!
-    # A trap interrupts wait, so ask until the child is gone.
     wait "$child"
     code=$?
-    while kill -0 "$child" 2>/dev/null; do
+    # The trap interrupts wait, which then says 143 and has not seen the child's end;
+    # 127 says that it had.
+    if [ -n "$stopped" ]; then
         wait "$child"
-        code=$?
-    done
+        again=$?
+        [ "$again" = 127 ] || code=$again
+    fi
 fi
 echo "$code" >exit.new && mv exit.new exit
