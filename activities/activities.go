@@ -28,6 +28,9 @@ type Engine interface {
 	Identity(ctx context.Context) (string, error)
 	// Closed reports whether an operation is over or unknown to the engine.
 	Closed(ctx context.Context, operation string) (bool, error)
+	// Reconcile has a cluster in Alert looked at every minute, or no more. It may
+	// be repeated.
+	Reconcile(ctx context.Context, cluster string, on bool) error
 }
 
 // Clusters finds the managed clusters by name. A name that is not configured is

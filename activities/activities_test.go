@@ -42,6 +42,8 @@ type engineOf struct {
 }
 
 func (e engineOf) Identity(context.Context) (string, error) { return e.identity, nil }
+func (engineOf) Reconcile(context.Context, string, bool) error { return nil }
+
 func (e engineOf) Closed(_ context.Context, operation string) (bool, error) {
 	return e.closed[operation], nil
 }

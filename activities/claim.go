@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -17,8 +18,9 @@ import (
 type ClaimInput struct {
 	Cluster   string             `json:"cluster"`
 	Operation string             `json:"operation"`
-	State     clusterstate.State `json:"state"`            // Scaling, Upgrading or Draining
+	State     clusterstate.State `json:"state"`            // Scaling, Upgrading, Draining or Recovering
 	Target    string             `json:"target,omitempty"` // of an upgrade
+	Hops      []string           `json:"hops,omitempty"`   // versions that an upgrade stops at on the way
 }
 
 // ClaimResult says what the operation was given.
@@ -26,6 +28,7 @@ type ClaimResult struct {
 	From      clusterstate.State `json:"from"`                // the state a rollback goes back to
 	TakenOver string             `json:"takenOver,omitempty"` // the dead operation that had the cluster
 	Retry     bool               `json:"retry,omitempty"`     // an upgrade that goes on where one stopped
+	Station   int                `json:"station,omitempty"`   // which hop, or after them the target, it goes to first
 }
 
 // Claim takes the cluster for an operation, or is refused with the reason: the
@@ -40,16 +43,30 @@ func (a *Activities) Claim(ctx context.Context, in ClaimInput) (ClaimResult, err
 	if err != nil {
 		return ClaimResult{}, fmt.Errorf("identify the engine: %w", err)
 	}
-	claimed, err := a.store(c).Acquire(ctx, clusterstate.Claim{
-		Operation: in.Operation, Engine: engine, To: in.State, Target: plan.Canonical(in.Target),
-		Accept: func(r clusterstate.Record) error { return a.accept(ctx, c, r, in) },
-		Dead:   func(ctx context.Context, r clusterstate.Record) (bool, error) { return a.holderDead(ctx, r, engine) },
-	})
+	claim := clusterstate.Claim{
+		Operation: in.Operation, Engine: engine, To: in.State,
+		Dead: func(ctx context.Context, r clusterstate.Record) (bool, error) { return a.holderDead(ctx, r, engine) },
+	}
+	var accepted plan.Acceptance
+	claim.Accept = func(r clusterstate.Record) (target string, err error) {
+		accepted, err = a.accept(ctx, c, r, in)
+		return plan.Canonical(append(slices.Clone(in.Hops), in.Target)[accepted.Station]), err
+	}
+	claimed, err := a.store(c).Acquire(ctx, claim)
 	if err != nil {
 		return ClaimResult{}, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 	}
 	retry := in.State == clusterstate.Upgrading && claimed.From == clusterstate.Alert
-	return ClaimResult{From: claimed.From, TakenOver: claimed.TakenOver, Retry: retry}, nil
+	return ClaimResult{From: claimed.From, TakenOver: claimed.TakenOver, Retry: retry, Station: station(in, claimed.Target)}, nil
+}
+
+// station is where on its way an upgrade is that goes to target next. It goes by
+// the record, because a claim whose answer was lost is answered from that.
+func station(in ClaimInput, target string) int {
+	if at := slices.IndexFunc(in.Hops, func(hop string) bool { return plan.SameVersion(hop, target) }); at >= 0 {
+		return at
+	}
+	return len(in.Hops)
 }
 
 // holderDead asks the engine whether the holder's workflow is over. A holder on
@@ -70,22 +87,33 @@ func (a *Activities) holderDead(ctx context.Context, r clusterstate.Record, engi
 	return closed, nil
 }
 
-func (a *Activities) accept(ctx context.Context, c *cluster.Cluster, r clusterstate.Record, in ClaimInput) error {
-	if in.State != clusterstate.Upgrading {
-		return nil
+// accept decides whether the cluster may go to the state that is asked for.
+func (a *Activities) accept(ctx context.Context, c *cluster.Cluster, r clusterstate.Record, in ClaimInput) (plan.Acceptance, error) {
+	switch in.State {
+	case clusterstate.Recovering:
+		if r.State != clusterstate.Alert {
+			return plan.Acceptance{}, &plan.Refusal{Reason: fmt.Sprintf("it is in state %s: only one in Alert recovers", r.State)}
+		}
+		return plan.Acceptance{}, nil
+	case clusterstate.Upgrading:
+		return a.acceptUpgrade(ctx, c, r, in)
+	default:
+		return plan.Acceptance{}, nil
 	}
+}
+
+func (a *Activities) acceptUpgrade(ctx context.Context, c *cluster.Cluster, r clusterstate.Record, in ClaimInput) (plan.Acceptance, error) {
 	nodes, err := listNodes(ctx, c)
 	if err != nil {
-		return err
+		return plan.Acceptance{}, err
 	}
-	facts := plan.UpgradeFacts{Record: r, Nodes: nodes, Target: in.Target}
+	facts := plan.UpgradeFacts{Record: r, Nodes: nodes, Hops: in.Hops, Target: in.Target}
 	if r.State == clusterstate.Alert {
 		if facts.Down, err = downMachines(ctx, c, nodes); err != nil {
-			return err
+			return plan.Acceptance{}, err
 		}
 	}
-	_, err = plan.AcceptUpgrade(facts)
-	return err
+	return plan.AcceptUpgrade(facts)
 }
 
 func downMachines(ctx context.Context, c *cluster.Cluster, nodes []plan.Node) ([]string, error) {
@@ -126,12 +154,42 @@ func (a *Activities) Release(ctx context.Context, in ReleaseInput) (ReleaseResul
 	if err != nil {
 		return ReleaseResult{}, permanent(TypeConfig, err)
 	}
-	err = a.store(c).Finish(ctx, clusterstate.Outcome{
+	state, err := a.store(c).Finish(ctx, clusterstate.Outcome{
 		Operation: in.Operation, To: in.State, Message: in.Message, Version: plan.Canonical(in.Version),
 	})
 	if errors.Is(err, clusterstate.ErrLost) {
 		a.Log.Warn("nothing to release", zap.Error(err))
 		return ReleaseResult{}, nil
 	}
+	if err == nil && state == clusterstate.Alert {
+		// Without it the cluster waits in Alert for the retry: no reason to fail the release.
+		if err := a.Engine.Reconcile(ctx, in.Cluster, true); err != nil {
+			a.Log.Warn("the reconciler could not be started", zap.String("cluster", in.Cluster), zap.Error(err))
+		}
+	}
 	return ReleaseResult{Held: err == nil}, err
+}
+
+// AdvanceInput says what an upgrade in hops has reached and where it goes next.
+type AdvanceInput struct {
+	Cluster   string `json:"cluster"`
+	Operation string `json:"operation"`
+	Version   string `json:"version"` // every node is at it
+	Target    string `json:"target"`  // the next hop, or the target
+}
+
+// AdvanceResult is empty.
+type AdvanceResult struct{}
+
+// Advance records that one hop of an upgrade is complete and the next begins.
+func (a *Activities) Advance(ctx context.Context, in AdvanceInput) (AdvanceResult, error) {
+	c, err := a.Clusters.Get(ctx, in.Cluster)
+	if err != nil {
+		return AdvanceResult{}, permanent(TypeConfig, err)
+	}
+	err = a.store(c).Advance(ctx, in.Operation, plan.Canonical(in.Version), plan.Canonical(in.Target))
+	if errors.Is(err, clusterstate.ErrLost) {
+		return AdvanceResult{}, permanent(TypeRefused, err)
+	}
+	return AdvanceResult{}, err
 }

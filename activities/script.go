@@ -44,7 +44,8 @@ type ScriptInput struct {
 	On       plan.Node `json:"on"`
 	Phase    string    `json:"phase"`
 	Target   string    `json:"target,omitempty"`
-	Attempt  int       `json:"attempt"` // 1 for the first; each attempt is a run of its own on the node
+	Hop      int       `json:"hop,omitempty"` // of an upgrade in hops; each is a run of its own on the node
+	Attempt  int       `json:"attempt"`       // 1 for the first; each attempt is a run of its own on the node
 	Deadline time.Time `json:"deadline"`
 }
 
@@ -79,7 +80,7 @@ func (a *Activities) RunScript(ctx context.Context, in ScriptInput) (ScriptResul
 	run := &scriptRun{
 		target: target, log: a.Log.With(zap.String("operation", in.Operation), zap.String("node", in.Node), zap.String("phase", in.Phase)),
 		spec: nodessh.Run{
-			Dir:    path.Join(settings.SSH.RunDir, fmt.Sprintf("%s-%s-%s-%d", in.Operation, in.On.UID, in.Phase, in.Attempt)),
+			Dir:    path.Join(settings.SSH.RunDir, in.runName()),
 			Script: body,
 			Env: map[string]string{
 				"EBB_PHASE": in.Phase, "EBB_ROLE": string(in.On.Role), "EBB_NODE": in.Node, "EBB_OPERATION": in.Operation,
@@ -100,6 +101,15 @@ func (a *Activities) RunScript(ctx context.Context, in ScriptInput) (ScriptResul
 		return ScriptResult{}, err
 	}
 	return conclude(in, status, run.snapshot().Output)
+}
+
+// runName names a run on its node; it is the same for whoever reattaches to it.
+func (in ScriptInput) runName() string {
+	phase := in.Phase
+	if in.Hop > 0 {
+		phase += fmt.Sprintf("-hop%d", in.Hop+1)
+	}
+	return fmt.Sprintf("%s-%s-%s-%d", in.Operation, in.On.UID, phase, in.Attempt)
 }
 
 // conclude turns the end of a run into the activity's result.

@@ -40,7 +40,7 @@ func Drain(ctx workflow.Context, in DrainInput) (DrainResult, error) {
 	// 3. Cordon them all, then drain them; or take it all back.
 	scale := o.survey.Scale
 	o.status.Deadline = workflow.Now(ctx).Add(scale.Timeout)
-	if err := o.evacuate(ctx, nodes, scale.MaxParallel, scale.Attempts, o.status.Deadline); err != nil {
+	if err := o.evacuate(ctx, nodes, scale.MaxParallel, scale.Attempts); err != nil {
 		return DrainResult{}, o.end(ctx, err, ErrRolledBack, o.from, "rolled back: "+o.uncordon(ctx, nodes))
 	}
 	// 4. Give the cluster back; the nodes stay cordoned.

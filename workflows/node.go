@@ -18,7 +18,8 @@ type UpgradeNodeInput struct {
 	Operation    string        `json:"operation"`
 	Node         plan.Node     `json:"node"`
 	Target       string        `json:"target"`
-	Retries      int           `json:"retries"` // of the drain, and of a script that asks for it
+	Hop          int           `json:"hop,omitempty"` // which hop of the upgrade this is
+	Retries      int           `json:"retries"`       // of the drain, and of a script that asks for it
 	ReadyTimeout time.Duration `json:"readyTimeout"`
 	Steady       time.Duration `json:"steady"`
 	Deadline     time.Time     `json:"deadline"` // for the drain and the script
@@ -57,9 +58,8 @@ func UpgradeNode(ctx workflow.Context, in UpgradeNodeInput) (UpgradeNodeResult, 
 		return UpgradeNodeResult{}, o.nodeFailed(ctx, n, "drain", ctx.Err())
 	}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	o.mark(ctx, n.Name, RunScript, 1, "")
-	s := script{operation: o.id, cluster: o.cluster, target: in.Target, retries: in.Retries}
-	if err := s.run(ctx, n, activities.PhaseUpgrade, in.Deadline, o); err != nil {
+	s := script{phase: activities.PhaseUpgrade, shown: RunScript, target: in.Target, hop: in.Hop, retries: in.Retries}
+	if err := o.run(ctx, s, n, in.Deadline); err != nil {
 		return UpgradeNodeResult{}, o.nodeFailed(ctx, n, "script", err)
 	}
 	// 5. The kubelet on it has to be the new one.
@@ -79,11 +79,14 @@ func UpgradeNode(ctx workflow.Context, in UpgradeNodeInput) (UpgradeNodeResult, 
 
 // beginNode is the operation as one of its nodes sees it.
 func beginNode(ctx workflow.Context, in UpgradeNodeInput) (*operation, error) {
-	o := &operation{id: in.Operation, cluster: in.Cluster}
+	o := &operation{id: in.Operation, cluster: in.Cluster, control: newControl()}
 	o.status = Status{Operation: in.Operation, Kind: KindUpgrade, Cluster: in.Cluster, Target: in.Target, Started: workflow.Now(ctx), Deadline: in.Deadline}
 	o.step(ctx, "upgrading %s to %s", in.Node.Name, in.Target)
 	o.follow(ctx, []plan.Node{in.Node})
-	return o, o.track(ctx)
+	if err := o.track(ctx); err != nil {
+		return o, err
+	}
+	return o, o.steerNode(ctx)
 }
 
 // finished looks at the node anew: the survey may be hours old.
@@ -136,20 +139,20 @@ func failed(n plan.Node, step string, cause error) error {
 		fmt.Sprintf("node %s (machine %s), step %s: %s", n.Name, n.MachineID, step, reason(cause)), ErrFailed, nil)
 }
 
-// script runs one phase of an upgrade script, again when it asks for that.
+// script is one phase of an upgrade script, run again when it asks for that.
 type script struct {
-	operation, cluster, target string
-	retries                    int
+	phase   string // activities.PhaseStage or PhaseUpgrade
+	shown   Phase
+	target  string
+	hop     int
+	retries int
 }
 
-func (s script) run(ctx workflow.Context, n plan.Node, phase string, deadline time.Time, o *operation) error {
+func (o *operation) run(ctx workflow.Context, s script, n plan.Node, deadline time.Time) error {
 	for attempt := 1; ; attempt++ {
-		if o != nil {
-			o.mark(ctx, n.Name, RunScript, attempt, "")
-		}
-		result, err := call(until(ctx, deadline, fmt.Sprintf("%s %s with the script", phase, n.Name)), act.RunScript, activities.ScriptInput{
-			NodeInput: activities.NodeInput{Cluster: s.cluster, Operation: s.operation, Node: n.Name},
-			On:        n, Phase: phase, Target: s.target, Attempt: attempt, Deadline: deadline,
+		o.mark(ctx, n.Name, s.shown, attempt, "")
+		result, err := call(until(ctx, deadline, fmt.Sprintf("%s %s with the script", s.phase, n.Name)), act.RunScript, activities.ScriptInput{
+			NodeInput: o.on(n), On: n, Phase: s.phase, Target: s.target, Hop: s.hop, Attempt: attempt, Deadline: deadline,
 		})
 		switch {
 		case err != nil:
@@ -159,7 +162,8 @@ func (s script) run(ctx workflow.Context, n plan.Node, phase string, deadline ti
 		case attempt > s.retries:
 			return failure(fmt.Sprintf("the script asked for another try %d times: %s", attempt, result.Output))
 		}
-		if err := sleep(ctx, scriptRetryInterval, "the script on "+n.Name+" asked for another try"); err != nil {
+		o.mark(ctx, n.Name, WaitRetry, attempt, "the script asked for another try")
+		if err := o.wait(ctx, n.Name, scriptRetryInterval, "the script on "+n.Name+" asked for another try"); err != nil {
 			return err
 		}
 	}

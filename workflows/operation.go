@@ -39,26 +39,31 @@ type operation struct {
 	id      string
 	cluster string
 	from    clusterstate.State // the state a rollback goes back to
+	station int                // of an upgrade: which hop, or after them the target, is first
 	survey  activities.Survey
 	status  Status
+	control control
 }
 
 func begin(ctx workflow.Context, kind Kind, cluster, target string) (*operation, error) {
-	o := &operation{id: workflow.GetInfo(ctx).WorkflowExecution.ID, cluster: cluster}
+	o := &operation{id: workflow.GetInfo(ctx).WorkflowExecution.ID, cluster: cluster, control: newControl()}
 	o.status = Status{Operation: o.id, Kind: kind, Cluster: cluster, Target: target, Started: workflow.Now(ctx)}
-	return o, o.track(ctx)
+	if err := o.track(ctx); err != nil {
+		return o, err
+	}
+	return o, o.steer(ctx)
 }
 
 // claim takes the cluster and looks at it. A claim that fails has touched nothing.
-func (o *operation) claim(ctx workflow.Context, state clusterstate.State) error {
+func (o *operation) claim(ctx workflow.Context, state clusterstate.State, hops ...string) error {
 	o.step(ctx, "taking the cluster")
 	claimed, err := call(onAPI(ctx, "take cluster "+o.cluster), act.Claim, activities.ClaimInput{
-		Cluster: o.cluster, Operation: o.id, State: state, Target: o.status.Target,
+		Cluster: o.cluster, Operation: o.id, State: state, Target: o.status.Target, Hops: hops,
 	})
 	if err != nil {
 		return o.refuse(ctx, err)
 	}
-	o.from = claimed.From
+	o.from, o.station = claimed.From, claimed.Station
 	if claimed.TakenOver != "" {
 		o.step(ctx, "cleaning up after %s", claimed.TakenOver)
 		_, err = call(onAPI(ctx, "take back the cordons of "+claimed.TakenOver), act.UncordonAll,
@@ -199,7 +204,7 @@ func (o *operation) drain(ctx workflow.Context, n plan.Node, attempts int, deadl
 			return err
 		}
 		o.mark(ctx, n.Name, WaitRetry, attempt, reason(err))
-		if err := sleep(ctx, settings.RetryInterval, "wait before the next attempt to drain "+n.Name); err != nil {
+		if err := o.wait(ctx, n.Name, settings.RetryInterval, "wait before the next attempt to drain "+n.Name); err != nil {
 			return err
 		}
 	}
@@ -213,7 +218,7 @@ func worthAnother(err error) bool {
 
 // evacuate cordons all nodes, so that no pod moves from one to another that goes
 // too, and then drains them.
-func (o *operation) evacuate(ctx workflow.Context, nodes []plan.Node, parallel, attempts int, deadline time.Time) error {
+func (o *operation) evacuate(ctx workflow.Context, nodes []plan.Node, parallel, attempts int) error {
 	o.step(ctx, "cordoning %s", strings.Join(plan.Names(nodes), ", "))
 	if err := each(ctx, nodes, len(nodes), o.cordon); err != nil {
 		return err
@@ -221,17 +226,16 @@ func (o *operation) evacuate(ctx workflow.Context, nodes []plan.Node, parallel, 
 	o.step(ctx, "draining %s", strings.Join(plan.Names(nodes), ", "))
 	ctx, giveUp := workflow.WithCancel(ctx)
 	return each(ctx, nodes, parallel, func(ctx workflow.Context, n plan.Node) error {
-		err := o.drain(ctx, n, attempts, deadline)
+		err := o.gate(ctx)
+		if err == nil {
+			err = o.drain(ctx, n, attempts, o.status.Deadline)
+		}
 		if err != nil {
 			o.mark(ctx, n.Name, Failed, 0, reason(err))
 			giveUp() // it will all be taken back: stop evicting elsewhere
 		}
 		return err
 	})
-}
-
-func sleep(ctx workflow.Context, d time.Duration, summary string) error {
-	return workflow.NewTimerWithOptions(ctx, d, workflow.TimerOptions{Summary: summary}).Get(ctx, nil)
 }
 
 func earlier(a, b time.Time) time.Time {

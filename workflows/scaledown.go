@@ -20,6 +20,7 @@ type ScaleDownInput struct {
 	Cluster string   `json:"cluster"`
 	Nodes   []string `json:"nodes,omitempty"`
 	Count   int      `json:"count,omitempty"`
+	Strict  bool     `json:"strict,omitempty"` // refuse when pods would find no room, instead of warning
 }
 
 // ScaleDownResult is what became of each node, and the size of the cluster now.
@@ -54,18 +55,22 @@ func ScaleDown(ctx workflow.Context, in ScaleDownInput) (ScaleDownResult, error)
 	if err != nil {
 		return ScaleDownResult{}, o.giveBack(ctx, err)
 	}
-	// 4. Cordon them all, then drain them; or take it all back.
+	// 4. Their pods need room on the nodes that stay.
+	if err := o.checkCapacity(ctx, nodes, in.Strict); err != nil {
+		return ScaleDownResult{}, o.giveBack(ctx, err)
+	}
+	// 5. Cordon them all, then drain them; or take it all back.
 	o.status.Deadline = workflow.Now(ctx).Add(scale.Timeout)
-	if err := o.evacuate(ctx, up, scale.MaxParallel, scale.Attempts, o.status.Deadline); err != nil {
+	if err := o.evacuate(ctx, up, scale.MaxParallel, scale.Attempts); err != nil {
 		return ScaleDownResult{}, o.end(ctx, err, ErrRolledBack, o.from, "rolled back: nothing was removed, "+o.uncordon(ctx, up))
 	}
-	// 5. Remove them. Neither the deadline nor a cancellation stops this any more.
+	// 6. Remove them. Neither the deadline nor a cancellation stops this any more.
 	result := ScaleDownResult{Size: len(o.survey.Nodes)}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	if err := o.remove(ctx, nodes, &result); err != nil {
 		return ScaleDownResult{}, o.removalFailed(ctx, err, nodes, result)
 	}
-	// 6. Give the cluster back.
+	// 7. Give the cluster back.
 	if problem := o.release(ctx, o.from, "", ""); problem != "" {
 		return ScaleDownResult{}, failure(problem)
 	}
@@ -92,10 +97,33 @@ func (o *operation) machinesUp(ctx workflow.Context, nodes []plan.Node) ([]plan.
 	return up, nil
 }
 
+// versionCapacity is the change that added the capacity check.
+const versionCapacity = "capacity"
+
+// checkCapacity forecasts whether the pods of the nodes find room elsewhere. What
+// does not is a warning, or with strict a refusal.
+func (o *operation) checkCapacity(ctx workflow.Context, nodes []plan.Node, strict bool) error {
+	if workflow.GetVersion(ctx, versionCapacity, workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+		return nil
+	}
+	found, err := call(onAPI(ctx, "do their pods find room elsewhere?"), act.Capacity, activities.CapacityInput{Cluster: o.cluster, Nodes: plan.Names(nodes)})
+	switch {
+	case err != nil:
+		return err
+	case strict && found.Warning != "":
+		return &plan.Refusal{Reason: found.Warning + "; nothing was touched, because of --strict"}
+	}
+	o.status.Warning = found.Warning
+	return nil
+}
+
 // remove takes the drained nodes out of the cluster one after another, and stops
 // at the first that does not go.
 func (o *operation) remove(ctx workflow.Context, nodes []plan.Node, result *ScaleDownResult) error {
 	for _, n := range nodes {
+		if err := o.gate(ctx); err != nil {
+			return err
+		}
 		o.step(ctx, "removing %s", n.Name)
 		o.mark(ctx, n.Name, Removing, 0, "")
 		in := activities.MachineInput{Cluster: o.cluster, Node: n}

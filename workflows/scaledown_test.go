@@ -21,6 +21,12 @@ func (w *world) machinesAre(down bool, nodes ...plan.Node) {
 	}
 }
 
+// roomFor expects that the pods of these nodes are looked after, and find room.
+func (w *world) roomFor(nodes ...plan.Node) {
+	w.env.OnActivity(act.Capacity, mock.Anything, activities.CapacityInput{Cluster: "prod", Nodes: plan.Names(nodes)}).
+		Return(activities.CapacityResult{}, nil).Once()
+}
+
 func (w *world) removes(nodes ...plan.Node) {
 	for _, n := range nodes {
 		w.deletes(n)
@@ -42,6 +48,7 @@ func TestScaleDownCordonsAllBeforeItDrainsAny(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
 	w.machinesAre(false, w2, w3)
+	w.roomFor(w2, w3)
 	w.cordons(w2, w3)
 	w.drainSettings()
 	w.drainsWell(w2, w3)
@@ -63,6 +70,7 @@ func TestScaleDownRollsBackWhenADrainFails(t *testing.T) {
 			w := newWorld(t)
 			w.claims(clusterstate.Scaling, from, "", settingsOf(everyNode))
 			w.machinesAre(false, w2, w3)
+			w.roomFor(w2, w3)
 			w.cordons(w2, w3)
 			w.drainSettings()
 			w.drainsWell(w2)
@@ -89,6 +97,7 @@ func TestScaleDownPastItsDeadlineMakesNoMoreAttempts(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
 	w.machinesAre(false, w2, w3)
+	w.roomFor(w2, w3)
 	w.cordons(w2, w3)
 	w.drainSettings()
 	w.env.OnActivity(act.Drain, mock.Anything, drains(w2)).After(2*time.Hour).Return(drain.Result{Node: "w2"}, nil).Once()
@@ -108,6 +117,7 @@ func TestDrainAttemptIsCutToTheDeadlineAndNotRepeatedPastIt(t *testing.T) {
 	survey.Scale.Timeout = 2 * time.Minute
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", survey)
 	w.machinesAre(false, w3)
+	w.roomFor(w3)
 	w.cordons(w3)
 	w.drainSettings()
 	var deadline time.Time
@@ -130,6 +140,7 @@ func TestScaleDownThatFailsAfterTheDrainsIsAlertWithTrueFigures(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
 	w.machinesAre(false, w2, w3)
+	w.roomFor(w2, w3)
 	w.cordons(w2, w3)
 	w.drainSettings()
 	w.drainsWell(w2, w3)
@@ -147,10 +158,44 @@ func TestScaleDownThatFailsAfterTheDrainsIsAlertWithTrueFigures(t *testing.T) {
 	require.Contains(t, text, "removed w2, destroyed none, still in the cluster w3 (uncordoned w3); the cluster has 3 nodes")
 }
 
+func TestScaleDownWithoutRoom(t *testing.T) {
+	const warning = "1 of 4 pods would find no room on the nodes that stay: shop/db-0 (requests memory 8Gi, more than any of 2 nodes has free)"
+	short := func(w *world) {
+		w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
+		w.machinesAre(false, w3)
+		w.env.OnActivity(act.Capacity, mock.Anything, activities.CapacityInput{Cluster: "prod", Nodes: []string{"w3"}}).
+			Return(activities.CapacityResult{Warning: warning}, nil).Once()
+	}
+	t.Run("is a warning", func(t *testing.T) {
+		w := newWorld(t)
+		short(w)
+		w.cordons(w3)
+		w.drainSettings()
+		w.drainsWell(w3)
+		w.removes(w3)
+		w.releases(clusterstate.Running)
+		w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Count: 1})
+		require.NoError(t, w.env.GetWorkflowError())
+		require.Equal(t, warning, w.status().Warning)
+		require.Contains(t, w.status().Markdown(), "**Warning**: "+warning)
+	})
+	t.Run("is a refusal when strict", func(t *testing.T) {
+		w := newWorld(t)
+		short(w)
+		w.releases(clusterstate.Running)
+		w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Count: 1, Strict: true})
+		kind, text := w.ended()
+		require.Equal(t, ErrRefused, kind)
+		require.Contains(t, text, "nothing was changed; the cluster is in state Running; cause: "+warning)
+		require.Empty(t, w.called("cordon"))
+	})
+}
+
 func TestScaleDownLeavesAMachineThatIsDownAlone(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
 	w.machinesAre(true, w3)
+	w.roomFor(w3)
 	w.removes(w3)
 	w.releases(clusterstate.Running)
 
@@ -164,6 +209,7 @@ func TestScaleDownOfAControlPlaneResetsItFirst(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf([]plan.Node{cp1, cp2, w1}))
 	w.machinesAre(false, cp2)
+	w.roomFor(cp2)
 	w.cordons(cp2)
 	w.drainSettings()
 	w.drainsWell(cp2)
@@ -214,6 +260,7 @@ func TestTakeoverTakesBackTheCordonsOfTheDead(t *testing.T) {
 		Return(activities.UncordonAllResult{Nodes: []string{"w1"}}, nil).Once()
 	w.env.OnActivity(act.Survey, mock.Anything, mock.Anything).Return(settingsOf(everyNode), nil).Once()
 	w.machinesAre(true, w3)
+	w.roomFor(w3)
 	w.removes(w3)
 	w.releases(clusterstate.Running)
 
@@ -240,6 +287,7 @@ func TestScaleDownCancelledAtEachStep(t *testing.T) {
 		w := newWorld(t)
 		w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
 		w.machinesAre(false, w3)
+		w.roomFor(w3)
 		w.env.OnActivity(act.Cordon, mock.Anything, on(w3)).Return(func(context.Context, activities.NodeInput) (activities.CordonResult, error) {
 			return activities.CordonResult{}, w.cancelDuring("cordon w3")
 		}).Once()
@@ -254,6 +302,7 @@ func TestScaleDownCancelledAtEachStep(t *testing.T) {
 		w := newWorld(t)
 		w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
 		w.machinesAre(false, w2, w3)
+		w.roomFor(w3, w2)
 		w.cordons(w3, w2)
 		w.drainSettings()
 		w.env.OnActivity(act.Drain, mock.Anything, drains(w3)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
@@ -270,6 +319,7 @@ func TestScaleDownCancelledAtEachStep(t *testing.T) {
 		w := newWorld(t)
 		w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
 		w.machinesAre(false, w3)
+		w.roomFor(w3)
 		w.cordons(w3)
 		w.drainSettings()
 		w.drainFails(w3, 1)
@@ -284,6 +334,7 @@ func TestScaleDownCancelledAtEachStep(t *testing.T) {
 		w := newWorld(t)
 		w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
 		w.machinesAre(false, w3)
+		w.roomFor(w3)
 		w.cordons(w3)
 		w.drainSettings()
 		w.drainsWell(w3)
@@ -302,6 +353,7 @@ func TestCompensationNeverHidesTheFirstError(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
 	w.machinesAre(false, w3)
+	w.roomFor(w3)
 	w.cordons(w3)
 	w.drainSettings()
 	w.drainFails(w3, 3)

@@ -57,11 +57,19 @@ type Status struct {
 	Nodes     []NodeStatus `json:"nodes,omitempty"`
 	Started   time.Time    `json:"started"`
 	Deadline  time.Time    `json:"deadline,omitzero"`
+	Paused    time.Time    `json:"paused,omitzero"`   // since when no further node is started
+	Warning   string       `json:"warning,omitempty"` // what an operator should know before it is too late
 }
 
 // Markdown is the status as the Web UI shows it.
 func (s Status) Markdown() string {
 	lines := []string{fmt.Sprintf("**%s of %s**: %s", s.Kind, s.Cluster, s.Step), ""}
+	if !s.Paused.IsZero() {
+		lines = append(lines, "**Paused** since "+s.Paused.UTC().Format(time.RFC3339)+": no further node is started", "")
+	}
+	if s.Warning != "" {
+		lines = append(lines, "**Warning**: "+s.Warning, "")
+	}
 	if len(s.Nodes) > 0 {
 		lines = append(lines, "| node | role | phase | |", "|---|---|---|---|")
 	}
@@ -83,6 +91,11 @@ func (o *operation) track(ctx workflow.Context) error {
 
 func (o *operation) step(ctx workflow.Context, format string, args ...any) {
 	o.status.Step = fmt.Sprintf(format, args...)
+	o.show(ctx)
+}
+
+// show puts the status where the Web UI shows it.
+func (o *operation) show(ctx workflow.Context) {
 	workflow.SetCurrentDetails(ctx, o.status.Markdown())
 }
 
@@ -92,7 +105,7 @@ func (o *operation) follow(ctx workflow.Context, nodes []plan.Node) {
 	for i, n := range nodes {
 		o.status.Nodes[i] = NodeStatus{Node: n.Name, Role: n.Role, Phase: Pending}
 	}
-	workflow.SetCurrentDetails(ctx, o.status.Markdown())
+	o.show(ctx)
 }
 
 // mark sets a node's place in the operation.
@@ -103,5 +116,5 @@ func (o *operation) mark(ctx workflow.Context, node string, phase Phase, attempt
 			n.Phase, n.Attempt, n.Detail = phase, attempt, detail
 		}
 	}
-	workflow.SetCurrentDetails(ctx, o.status.Markdown())
+	o.show(ctx)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
 	"ebb/activities"
@@ -20,13 +21,16 @@ const preflightParallel = 10
 
 // UpgradeInput names the version to bring every node of a cluster to.
 type UpgradeInput struct {
-	Cluster string `json:"cluster"`
-	Target  string `json:"target"`
+	Cluster string   `json:"cluster"`
+	Target  string   `json:"target"`
+	Hops    []string `json:"hops,omitempty"` // versions to stop at on the way, one minor apart
 }
 
-// UpgradeResult lists what was done to which node.
+// UpgradeResult lists what was done to which node. Of an upgrade in hops it is
+// the last one's.
 type UpgradeResult struct {
 	Version  string   `json:"version"`
+	Hops     []string `json:"hops,omitempty"` // versions that were reached on the way
 	Upgraded []string `json:"upgraded"`
 	Skipped  []string `json:"skipped,omitempty"` // at the target already
 }
@@ -40,37 +44,28 @@ func Upgrade(ctx workflow.Context, in UpgradeInput) (UpgradeResult, error) {
 	if err != nil {
 		return UpgradeResult{}, err
 	}
-	// 1. Take the cluster; a retry is told from a fresh upgrade here.
-	if err := o.claim(ctx, clusterstate.Upgrading); err != nil {
+	// 1. Take the cluster; a retry is told from a fresh upgrade here, and which hop is next.
+	if err := o.claim(ctx, clusterstate.Upgrading, in.Hops...); err != nil {
 		return UpgradeResult{}, err
 	}
-	controlPlanes, workers := plan.UpgradeOrder(o.survey.Nodes)
-	nodes := slices.Concat(controlPlanes, workers)
-	o.follow(ctx, nodes)
-	// 2. Check every node that has work to do, all faults in one report.
-	unfinished := o.unfinished(nodes)
-	if err := o.preflight(ctx, unfinished); err != nil {
-		return UpgradeResult{}, o.giveBack(ctx, err)
+	stations := append(slices.Clone(in.Hops), in.Target)
+	var reached []string
+	for hop := o.station; hop < len(stations)-1; hop++ {
+		// 2. Take the hops on the way, each a whole upgrade.
+		if _, err := o.climb(ctx, hop, plan.Canonical(stations[hop]), reached); err != nil {
+			return UpgradeResult{}, err
+		}
+		reached = append(reached, plan.Canonical(stations[hop]))
+		if err := o.advance(ctx, reached, plan.Canonical(stations[hop+1])); err != nil {
+			return UpgradeResult{}, err
+		}
 	}
-	// 3. Fetch what they need before anything is drained.
-	o.status.Deadline = workflow.Now(ctx).Add(o.upgradeTimeout(len(nodes)))
-	if err := o.stage(ctx, unfinished); err != nil {
-		return UpgradeResult{}, o.end(ctx, err, ErrRolledBack, o.from, "no node was touched")
-	}
-	// 4. Control planes one at a time, then workers.
-	result := UpgradeResult{Version: o.status.Target}
-	err = o.upgradeAll(ctx, controlPlanes, 1, &result)
-	if err == nil {
-		err = o.upgradeAll(ctx, workers, o.survey.Upgrade.MaxUnavailable, &result)
-	}
-	// 5. A node that joined meanwhile has to be at the target too.
-	if err == nil {
-		err = o.verify(ctx)
-	}
+	// 3. The target.
+	result, err := o.climb(ctx, len(stations)-1, o.status.Target, reached)
 	if err != nil {
-		return UpgradeResult{}, o.upgradeFailed(ctx, err, result, len(nodes))
+		return UpgradeResult{}, err
 	}
-	// 6. Give the cluster back, Running at the new version.
+	// 4. Give the cluster back, Running at the new version.
 	if problem := o.release(ctx, clusterstate.Running, "", o.status.Target); problem != "" {
 		return UpgradeResult{}, failure(problem)
 	}
@@ -78,10 +73,66 @@ func Upgrade(ctx workflow.Context, in UpgradeInput) (UpgradeResult, error) {
 	return result, nil
 }
 
-func (o *operation) unfinished(nodes []plan.Node) []plan.Node {
+// climb brings every node to one version. Its error has ended the operation.
+func (o *operation) climb(ctx workflow.Context, hop int, version string, reached []string) (UpgradeResult, error) {
+	c := &climb{operation: o, hop: hop, version: version, result: UpgradeResult{Version: version, Hops: reached}}
+	controlPlanes, workers := plan.UpgradeOrder(o.survey.Nodes)
+	nodes := slices.Concat(controlPlanes, workers)
+	o.follow(ctx, nodes)
+	// 1. Check every node that has work to do, all faults in one report.
+	unfinished := c.unfinished(nodes)
+	if err := c.preflight(ctx, unfinished); err != nil {
+		return UpgradeResult{}, c.notStarted(ctx, err, ErrRefused, "nothing was changed")
+	}
+	// 2. Fetch what they need before anything is drained.
+	o.status.Deadline = workflow.Now(ctx).Add(o.upgradeTimeout(len(nodes)))
+	if err := c.stage(ctx, unfinished); err != nil {
+		return UpgradeResult{}, c.notStarted(ctx, err, ErrRolledBack, "no node was touched")
+	}
+	// 3. Control planes one at a time, then workers.
+	err := c.upgradeAll(ctx, controlPlanes, 1)
+	if err == nil {
+		err = c.upgradeAll(ctx, workers, o.survey.Upgrade.MaxUnavailable)
+	}
+	// 4. A node that joined meanwhile has to be at the target too.
+	if err == nil {
+		err = c.verify(ctx)
+	}
+	if err != nil {
+		return UpgradeResult{}, c.failed(ctx, err, len(nodes))
+	}
+	return c.result, nil
+}
+
+// advance records the hop that is complete, and looks at the cluster anew. From
+// here on an upgrade that does not go through leaves a whole cluster.
+func (o *operation) advance(ctx workflow.Context, reached []string, next string) error {
+	version := reached[len(reached)-1]
+	o.step(ctx, "every node is at %s; next is %s", version, next)
+	_, err := call(onAPI(ctx, "record that the cluster is at "+version), act.Advance,
+		activities.AdvanceInput{Cluster: o.cluster, Operation: o.id, Version: version, Target: next})
+	if err == nil {
+		o.from = clusterstate.Running
+		o.survey, err = call(onAPI(ctx, "survey cluster "+o.cluster), act.Survey, activities.SurveyInput{Cluster: o.cluster})
+	}
+	if err != nil {
+		return o.end(ctx, err, ErrFailed, clusterstate.Alert, "every node is at "+version)
+	}
+	return nil
+}
+
+// climb is an upgrade to one version, the target or a hop on the way.
+type climb struct {
+	*operation
+	hop     int
+	version string
+	result  UpgradeResult
+}
+
+func (c *climb) unfinished(nodes []plan.Node) []plan.Node {
 	var left []plan.Node
 	for _, n := range nodes {
-		if !plan.Finished(n, o.status.Target) {
+		if !plan.Finished(n, c.version) {
 			left = append(left, n)
 		}
 	}
@@ -96,21 +147,21 @@ func (o *operation) upgradeTimeout(nodes int) time.Duration {
 }
 
 // preflight checks the control plane and every node, and reports all faults at once.
-func (o *operation) preflight(ctx workflow.Context, nodes []plan.Node) error {
-	o.step(ctx, "checking %d nodes before anything is touched", len(nodes))
-	health, err := call(onAPI(ctx, "is the control plane healthy?"), act.Health, activities.HealthInput{Cluster: o.cluster, Except: failedControlPlane(nodes)})
+func (c *climb) preflight(ctx workflow.Context, nodes []plan.Node) error {
+	c.step(ctx, "checking %d nodes before anything is touched", len(nodes))
+	health, err := call(onAPI(ctx, "is the control plane healthy?"), act.Health, activities.HealthInput{Cluster: c.cluster, Except: failedControlPlane(nodes)})
 	if err != nil {
 		return err
 	}
 	faults := health.Faults
 	err = each(ctx, nodes, preflightParallel, func(ctx workflow.Context, n plan.Node) error {
-		o.mark(ctx, n.Name, Checking, 0, "")
-		result, err := call(overSSH(ctx, "check "+n.Name), act.Preflight, activities.PreflightInput{Cluster: o.cluster, Node: n})
+		c.mark(ctx, n.Name, Checking, 0, "")
+		result, err := call(overSSH(ctx, "check "+n.Name), act.Preflight, activities.PreflightInput{Cluster: c.cluster, Node: n})
 		if err != nil && ctx.Err() == nil {
 			result.Faults = []string{reason(err)}
 		}
 		faults = append(faults, result.Faults...)
-		o.mark(ctx, n.Name, Pending, 0, strings.Join(result.Faults, "; "))
+		c.mark(ctx, n.Name, Pending, 0, strings.Join(result.Faults, "; "))
 		return ctx.Err()
 	})
 	if err == nil && len(faults) > 0 {
@@ -130,84 +181,125 @@ func failedControlPlane(unfinished []plan.Node) string {
 	return ""
 }
 
-func (o *operation) stage(ctx workflow.Context, nodes []plan.Node) error {
-	o.step(ctx, "fetching %s on %d nodes", o.status.Target, len(nodes))
+func (c *climb) stage(ctx workflow.Context, nodes []plan.Node) error {
+	c.step(ctx, "fetching %s on %d nodes", c.version, len(nodes))
 	return each(ctx, nodes, preflightParallel, func(ctx workflow.Context, n plan.Node) error {
-		o.mark(ctx, n.Name, Staging, 1, "")
-		s := script{operation: o.id, cluster: o.cluster, target: o.status.Target, retries: o.survey.Upgrade.Retries}
-		err := s.run(ctx, n, activities.PhaseStage, earlier(workflow.Now(ctx).Add(o.survey.Upgrade.NodeTimeout), o.status.Deadline), nil)
+		s := script{phase: activities.PhaseStage, shown: Staging, target: c.version, hop: c.hop, retries: c.survey.Upgrade.Retries}
+		err := c.run(ctx, s, n, earlier(workflow.Now(ctx).Add(c.survey.Upgrade.NodeTimeout), c.status.Deadline))
 		if err != nil {
-			o.mark(ctx, n.Name, Failed, 0, reason(err))
+			c.mark(ctx, n.Name, Failed, 0, reason(err))
 			return err
 		}
-		o.mark(ctx, n.Name, Pending, 0, "")
+		c.mark(ctx, n.Name, Pending, 0, "")
 		return nil
 	})
 }
 
-// upgradeAll upgrades nodes, so many at a time, each in a child workflow.
-func (o *operation) upgradeAll(ctx workflow.Context, nodes []plan.Node, parallel int, result *UpgradeResult) error {
+// upgradeAll upgrades nodes, so many at a time.
+func (c *climb) upgradeAll(ctx workflow.Context, nodes []plan.Node, parallel int) error {
 	return each(ctx, nodes, parallel, func(ctx workflow.Context, n plan.Node) error {
-		now := workflow.Now(ctx)
-		if !now.Before(o.status.Deadline) {
-			return failure(fmt.Sprintf("node %s was not started: the deadline %s has passed", n.Name, o.status.Deadline.UTC().Format(time.RFC3339)))
-		}
-		o.step(ctx, "upgrading %s", n.Name)
-		o.mark(ctx, n.Name, RunScript, 0, "")
-		child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
-			WorkflowID:            o.id + "/" + n.Name,
-			StaticSummary:         fmt.Sprintf("upgrade %s %s to %s", n.Role, n.Name, o.status.Target),
-			WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE,
-			ParentClosePolicy:     enumspb.PARENT_CLOSE_POLICY_REQUEST_CANCEL,
-			WaitForCancellation:   true,
-		})
-		var done UpgradeNodeResult
-		err := workflow.ExecuteChildWorkflow(child, UpgradeNode, UpgradeNodeInput{
-			Cluster: o.cluster, Operation: o.id, Node: n, Target: o.status.Target,
-			Retries: o.survey.Upgrade.Retries, ReadyTimeout: o.survey.Upgrade.ReadyTimeout, Steady: o.survey.Upgrade.SteadyInterval,
-			Deadline: earlier(now.Add(o.survey.Upgrade.NodeTimeout), o.status.Deadline),
-		}).Get(ctx, &done)
-		switch {
-		case err != nil:
-			o.mark(ctx, n.Name, Failed, 0, reason(err))
+		if err := c.gate(ctx); err != nil {
 			return err
-		case done.Skipped:
-			result.Skipped = append(result.Skipped, n.Name)
-			o.mark(ctx, n.Name, Skipped, 0, "at "+o.status.Target+" already")
-		default:
-			result.Upgraded = append(result.Upgraded, n.Name)
-			o.mark(ctx, n.Name, Done, 0, "")
 		}
-		return nil
+		if c.control.skipped[n.Name] {
+			return nil
+		}
+		if !workflow.Now(ctx).Before(c.status.Deadline) {
+			return failure(fmt.Sprintf("node %s was not started: the deadline %s has passed", n.Name, c.status.Deadline.UTC().Format(time.RFC3339)))
+		}
+		return c.upgrade(ctx, n)
 	})
 }
 
-func (o *operation) verify(ctx workflow.Context) error {
-	survey, err := call(onAPI(ctx, "is every node at "+o.status.Target+"?"), act.Survey, activities.SurveyInput{Cluster: o.cluster})
-	if err != nil {
+// upgrade upgrades one node, in a child workflow.
+func (c *climb) upgrade(ctx workflow.Context, n plan.Node) error {
+	c.step(ctx, "upgrading %s", n.Name)
+	c.mark(ctx, n.Name, RunScript, 0, "")
+	own, stop := workflow.WithCancel(ctx)
+	c.control.stop[n.Name] = stop
+	defer delete(c.control.stop, n.Name)
+	var done UpgradeNodeResult
+	err := workflow.ExecuteChildWorkflow(c.child(own, n), UpgradeNode, UpgradeNodeInput{
+		Cluster: c.cluster, Operation: c.id, Node: n, Target: c.version, Hop: c.hop,
+		Retries: c.survey.Upgrade.Retries, ReadyTimeout: c.survey.Upgrade.ReadyTimeout, Steady: c.survey.Upgrade.SteadyInterval,
+		Deadline: earlier(workflow.Now(ctx).Add(c.survey.Upgrade.NodeTimeout), c.status.Deadline),
+	}).Get(own, &done)
+	switch {
+	case temporal.IsCanceledError(err) && c.control.skipped[n.Name] && ctx.Err() == nil:
+		c.mark(ctx, n.Name, Skipped, 0, leftOut)
+	case err != nil:
+		c.mark(ctx, n.Name, Failed, 0, reason(err))
 		return err
-	}
-	for _, n := range survey.Nodes {
-		if !n.Manual && !plan.SameVersion(n.Version, o.status.Target) {
-			return failure(fmt.Sprintf("node %s is at %s: it joined during the upgrade", n.Name, plan.Canonical(n.Version)))
-		}
+	case done.Skipped:
+		c.result.Skipped = append(c.result.Skipped, n.Name)
+		c.mark(ctx, n.Name, Skipped, 0, "at "+c.version+" already")
+	default:
+		c.result.Upgraded = append(c.result.Upgraded, n.Name)
+		c.mark(ctx, n.Name, Done, 0, "")
 	}
 	return nil
 }
 
-// upgradeFailed leaves the cluster in Alert with its target, so that the upgrade
-// can be started again; one that was ended before its first node goes back.
-func (o *operation) upgradeFailed(ctx workflow.Context, cause error, result UpgradeResult, total int) error {
+func (c *climb) child(ctx workflow.Context, n plan.Node) workflow.Context {
+	reuse := enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
+	if c.hop > 0 { // the node had its turn on the hop before
+		reuse = enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
+	}
+	return workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
+		WorkflowID:            c.id + "/" + n.Name,
+		StaticSummary:         fmt.Sprintf("upgrade %s %s to %s", n.Role, n.Name, c.version),
+		WorkflowIDReusePolicy: reuse,
+		ParentClosePolicy:     enumspb.PARENT_CLOSE_POLICY_REQUEST_CANCEL,
+		WaitForCancellation:   true,
+	})
+}
+
+// verify looks at the whole cluster once more.
+func (c *climb) verify(ctx workflow.Context) error {
+	survey, err := call(onAPI(ctx, "is every node at "+c.version+"?"), act.Survey, activities.SurveyInput{Cluster: c.cluster})
+	if err != nil {
+		return err
+	}
+	var behind, leftOut []string
+	for _, n := range survey.Nodes {
+		switch {
+		case n.Manual || plan.SameVersion(n.Version, c.version):
+		case c.control.skipped[n.Name]:
+			leftOut = append(leftOut, n.Name)
+		default:
+			behind = append(behind, fmt.Sprintf("node %s is at %s: it joined during the upgrade", n.Name, plan.Canonical(n.Version)))
+		}
+	}
+	if len(leftOut) > 0 {
+		behind = append(behind, strings.Join(leftOut, ", ")+" was left out by the operator: start the upgrade again for it, or label it ebb/manual-upgrade=true first")
+	}
+	if len(behind) > 0 {
+		return failure(strings.Join(behind, "; "))
+	}
+	return nil
+}
+
+// notStarted ends an upgrade before the first node of this climb was touched.
+func (c *climb) notStarted(ctx workflow.Context, cause error, kind, done string) error {
+	if len(c.result.Hops) > 0 {
+		kind, done = ErrFailed, fmt.Sprintf("every node is at %s, the step to %s was not begun", c.result.Hops[len(c.result.Hops)-1], c.version)
+	}
+	return c.end(ctx, cause, kind, c.from, done)
+}
+
+// failed leaves the cluster in Alert with its target, so that the upgrade can be
+// started again; one that was ended before its first node goes back.
+func (c *climb) failed(ctx workflow.Context, cause error, total int) error {
 	started := false
-	for _, n := range o.status.Nodes {
+	for _, n := range c.status.Nodes {
 		started = started || n.Phase != Pending && n.Phase != Skipped
 	}
 	if !started {
-		return o.end(ctx, cause, ErrRolledBack, o.from, "no node was touched")
+		return c.notStarted(ctx, cause, ErrRolledBack, "no node was touched")
 	}
 	done := fmt.Sprintf("%d of %d nodes are at %s; find the cause, then start the upgrade again: it goes on where it stopped",
-		len(result.Upgraded)+len(result.Skipped), total, o.status.Target)
-	return o.end(ctx, cause, ErrFailed, clusterstate.Alert, done)
+		len(c.result.Upgraded)+len(c.result.Skipped), total, c.version)
+	return c.end(ctx, cause, ErrFailed, clusterstate.Alert, done)
 }
 
 func failure(text string) error { return errors.New(text) }

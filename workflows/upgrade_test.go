@@ -354,3 +354,98 @@ func TestUpgradeStatusNamesEveryNode(t *testing.T) {
 	require.Equal(t, 40*time.Minute, status.Deadline.Sub(status.Started).Truncate(time.Minute))
 	require.True(t, strings.Contains(status.Markdown(), "| cp1 | first-control-plane | done |"))
 }
+
+// hopsTo is an upgrade that stops at 1.37.2 on its way.
+func hopsTo(version string) UpgradeInput {
+	return UpgradeInput{Cluster: "prod", Target: version, Hops: []string{target}}
+}
+
+func (w *world) claimsHops(station int, from clusterstate.State, survey activities.Survey) {
+	w.env.OnActivity(act.Claim, mock.Anything, activities.ClaimInput{
+		Cluster: "prod", Operation: op, State: clusterstate.Upgrading, Target: "1.38.1", Hops: []string{target},
+	}).Return(activities.ClaimResult{From: from, Station: station}, nil).Once()
+	w.env.OnActivity(act.Survey, mock.Anything, activities.SurveyInput{Cluster: "prod"}).Return(survey, nil).Once()
+}
+
+func (w *world) advances() {
+	w.env.OnActivity(act.Advance, mock.Anything, activities.AdvanceInput{Cluster: "prod", Operation: op, Version: target, Target: "1.38.1"}).
+		Return(func(context.Context, activities.AdvanceInput) (activities.AdvanceResult, error) {
+			w.note("advance")
+			return activities.AdvanceResult{}, nil
+		}).Once()
+}
+
+func TestUpgradeInHops(t *testing.T) {
+	w := newWorld(t)
+	w.claimsHops(0, clusterstate.Running, settingsOf([]plan.Node{cp1}))
+	w.fit(cp1, upgraded(cp1))
+	w.runs(activities.PhaseStage, cp1)
+	w.drainSettings()
+	w.upgrades(cp1)
+	w.verifies(upgraded(cp1))
+	w.advances()
+	// The second hop: another version, and another run on the node.
+	w.verifies(upgraded(cp1))
+	second := func(phase string) {
+		w.env.OnActivity(act.RunScript, mock.Anything, mock.MatchedBy(func(in activities.ScriptInput) bool {
+			return in.Phase == phase && in.Target == "1.38.1" && in.Hop == 1 && in.On.Version == "v1.37.2"
+		})).Return(activities.ScriptResult{}, nil).Once()
+	}
+	second(activities.PhaseStage)
+	w.reports(upgraded(cp1))
+	w.cordons(cp1)
+	w.drainsWell(cp1)
+	second(activities.PhaseUpgrade)
+	w.uncordons(cp1)
+	w.env.OnActivity(act.CheckVersion, mock.Anything, activities.CheckVersionInput{Cluster: "prod", Node: upgraded(cp1), Version: "1.38.1"}).
+		Return(activities.CheckVersionResult{}, nil).Once()
+	w.env.OnActivity(act.WaitReady, mock.Anything, mock.MatchedBy(func(in activities.WaitReadyInput) bool { return in.Version == "1.38.1" })).
+		Return(activities.WaitReadyResult{}, nil).Once()
+	w.env.OnActivity(act.RecordVersion, mock.Anything, activities.RecordVersionInput{NodeInput: on(cp1), Version: "1.38.1"}).
+		Return(activities.RecordVersionResult{}, nil).Once()
+	there := upgraded(cp1)
+	there.Version = "v1.38.1"
+	w.verifies(there)
+	w.env.OnActivity(act.Release, mock.Anything, activities.ReleaseInput{Cluster: "prod", Operation: op, State: clusterstate.Running, Version: "1.38.1"}).
+		Return(activities.ReleaseResult{Held: true}, nil).Once()
+
+	w.env.ExecuteWorkflow(Upgrade, hopsTo("1.38.1"))
+
+	var result UpgradeResult
+	require.NoError(t, w.env.GetWorkflowResult(&result))
+	require.Equal(t, UpgradeResult{Version: "1.38.1", Hops: []string{target}, Upgraded: []string{"cp1"}}, result)
+}
+
+func TestUpgradeInHopsThatStopsBetweenThemLeavesAWholeCluster(t *testing.T) {
+	w := newWorld(t)
+	w.claimsHops(0, clusterstate.Alert, settingsOf([]plan.Node{cp1}))
+	w.fit(cp1)
+	w.runs(activities.PhaseStage, cp1)
+	w.drainSettings()
+	w.upgrades(cp1)
+	w.verifies(upgraded(cp1))
+	w.advances()
+	w.verifies(upgraded(cp1))
+	w.env.OnActivity(act.Preflight, mock.Anything, activities.PreflightInput{Cluster: "prod", Node: upgraded(cp1)}).
+		Return(activities.PreflightResult{Faults: []string{"node cp1: 5 KiB free on /"}}, nil).Once()
+	w.releases(clusterstate.Running)
+
+	w.env.ExecuteWorkflow(Upgrade, hopsTo("1.38.1"))
+
+	kind, text := w.ended()
+	require.Equal(t, ErrFailed, kind)
+	require.Contains(t, text, "every node is at 1.37.2, the step to 1.38.1 was not begun; the cluster is in state Running")
+	require.Contains(t, text, "5 KiB free")
+}
+
+func TestUpgradeRetryGoesOnAtTheHopWhereItStopped(t *testing.T) {
+	w := newWorld(t)
+	w.claimsHops(1, clusterstate.Alert, settingsOf([]plan.Node{upgraded(cp1)}))
+	w.fit()
+	w.env.OnActivity(act.Preflight, mock.Anything, mock.Anything).Return(activities.PreflightResult{Faults: []string{"enough"}}, nil).Once()
+	w.releases(clusterstate.Alert)
+	w.env.ExecuteWorkflow(Upgrade, hopsTo("1.38.1"))
+	kind, text := w.ended()
+	require.Equal(t, ErrRefused, kind)
+	require.Contains(t, text, "nothing was changed; the cluster is in state Alert")
+}

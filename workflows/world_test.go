@@ -191,3 +191,37 @@ func (w *world) ended() (kind, text string) {
 	w.t.Fatalf("unexpected error %v", err)
 	return "", ""
 }
+
+// status is what the operation says of itself.
+func (w *world) status() Status {
+	w.t.Helper()
+	value, err := w.env.QueryWorkflow(QueryStatus)
+	require.NoError(w.t, err)
+	var status Status
+	require.NoError(w.t, value.Get(&status))
+	return status
+}
+
+// steers sends an update and returns what it answered, or why it was refused.
+// The answer is there once the workflow has run on.
+func (w *world) steers(name string, args ...any) *answered {
+	a := &answered{}
+	w.env.UpdateWorkflow(name, "", a, args...)
+	return a
+}
+
+// answered is the answer to an update.
+type answered struct {
+	text    string
+	refused string
+	failed  error
+}
+
+func (*answered) Accept() {}
+
+func (a *answered) Reject(err error) { a.refused = err.Error() }
+
+func (a *answered) Complete(answer any, err error) {
+	a.text, _ = answer.(string)
+	a.failed = err
+}

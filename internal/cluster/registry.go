@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-logr/zapr"
 	"go.uber.org/zap"
+	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
 
 	"ebb/internal/config"
@@ -16,8 +17,9 @@ import (
 
 // Registry holds the clusters of one configuration file.
 type Registry struct {
-	file *config.File
-	log  *zap.Logger
+	file  *config.File
+	log   *zap.Logger
+	wraps []transport.WrapperFunc
 
 	mu       sync.Mutex
 	clusters map[string]entry
@@ -36,10 +38,11 @@ type origin struct {
 }
 
 // NewRegistry is the registry of the clusters in f. It also sends what the
-// Kubernetes libraries log (klog is one per process) to log.
-func NewRegistry(f *config.File, log *zap.Logger) *Registry {
+// Kubernetes libraries log (klog is one per process) to log. wraps see every
+// request to every cluster.
+func NewRegistry(f *config.File, log *zap.Logger, wraps ...transport.WrapperFunc) *Registry {
 	klog.SetLoggerWithOptions(zapr.NewLogger(log.Named("kubernetes")), klog.ContextualLogger(true))
-	return &Registry{file: f, log: log, clusters: map[string]entry{}}
+	return &Registry{file: f, log: log, wraps: wraps, clusters: map[string]entry{}}
 }
 
 // Get is the cluster of that name. Its client is made when first asked for, and
@@ -60,7 +63,7 @@ func (r *Registry) Get(_ context.Context, name string) (*Cluster, error) {
 	if ok && known.origin == from {
 		return known.cluster, nil
 	}
-	client, err := NewClient(settings)
+	client, err := NewClient(settings, r.wraps...)
 	if err != nil {
 		return nil, err
 	}

@@ -37,9 +37,9 @@ type Claim struct {
 	Operation string
 	Engine    string
 	To        State
-	Target    string // of an upgrade; empty leaves the recorded one as it is
-	// Accept decides on the record that the claim would replace; nil accepts.
-	Accept func(Record) error
+	// Accept decides on the record that the claim would replace, and says which
+	// upgrade target to record; empty leaves the recorded one as it is. Nil accepts.
+	Accept func(Record) (target string, err error)
 	// Dead tells whether the operation that holds the cluster is over.
 	Dead func(ctx context.Context, holder Record) (bool, error)
 }
@@ -48,6 +48,7 @@ type Claim struct {
 type Claimed struct {
 	From      State  // the state the cluster was in, to go back to on a rollback
 	TakenOver string // operation ID of a dead holder whose place was taken
+	Target    string // the upgrade target that is recorded now
 }
 
 // Get reads the record of the cluster.
@@ -71,7 +72,7 @@ func (s *Store) Acquire(ctx context.Context, c Claim) (Claimed, error) {
 		}
 		record := decode(lease)
 		if record.Holder == c.Operation {
-			return Claimed{From: record.From, TakenOver: record.TakenOver}, nil
+			return Claimed{From: record.From, TakenOver: record.TakenOver, Target: record.Target}, nil
 		}
 		claimed, next, err := decide(ctx, record, c)
 		if err != nil {
@@ -91,10 +92,16 @@ func (s *Store) Acquire(ctx context.Context, c Claim) (Claimed, error) {
 
 // decide is the claim's effect on a record: the record to write, or a refusal.
 func decide(ctx context.Context, record Record, c Claim) (Claimed, Record, error) {
+	if record.Holder != "" && c.To == Recovering && record.State != Recovering {
+		return Claimed{}, Record{}, fmt.Errorf("%w: %s (state %s)", ErrHeld, record.Holder, record.State) // dead or not, that is for an operation
+	}
 	if record.Holder != "" {
 		dead, err := c.Dead(ctx, record)
 		if err != nil {
 			return Claimed{}, Record{}, err
+		}
+		if !dead && record.State == Recovering && c.To != Recovering {
+			return Claimed{}, Record{}, fmt.Errorf("the cluster is being looked at (%s), which takes a moment", record.Holder) // worth trying again
 		}
 		if !dead {
 			return Claimed{}, Record{}, fmt.Errorf("%w: %s (state %s); wait for it (ebb watch %s) or cancel it (ebb cancel %s)",
@@ -102,8 +109,10 @@ func decide(ctx context.Context, record Record, c Claim) (Claimed, Record, error
 		}
 		record.State, record.TakenOver, record.Holder = interrupted(record), record.Holder, ""
 	}
+	target := ""
 	if c.Accept != nil {
-		if err := c.Accept(record); err != nil {
+		var err error
+		if target, err = c.Accept(record); err != nil {
 			return Claimed{}, Record{}, err
 		}
 	}
@@ -112,11 +121,38 @@ func decide(ctx context.Context, record Record, c Claim) (Claimed, Record, error
 	}
 	next := record
 	next.Holder, next.Engine, next.From, next.State = c.Operation, c.Engine, record.State, c.To
-	next.Message = ""
-	if c.Target != "" {
-		next.Target = c.Target
+	if c.To != Recovering { // which may end in Alert for the same reason as before
+		next.Message = ""
 	}
-	return Claimed{From: record.State, TakenOver: record.TakenOver}, next, nil
+	if target != "" {
+		next.Target = target
+	}
+	return Claimed{From: record.State, TakenOver: record.TakenOver, Target: next.Target}, next, nil
+}
+
+// Advance moves the upgrade that holds the cluster on to its next target: every
+// node is at version. It is idempotent, and returns ErrLost when the operation
+// does not have the cluster.
+func (s *Store) Advance(ctx context.Context, operation, version, target string) error {
+	for {
+		lease, err := s.get(ctx)
+		if err != nil {
+			return err
+		}
+		record := decode(lease)
+		if record.Holder != operation {
+			return fmt.Errorf("%s: %w (holder %q)", operation, ErrLost, record.Holder)
+		}
+		if record.Version == version && record.Target == target {
+			return nil
+		}
+		record.Version, record.Target = version, target
+		encode(lease, record)
+		err = s.put(ctx, lease)
+		if err == nil || !apierrors.IsConflict(err) {
+			return err
+		}
+	}
 }
 
 // Outcome is how an operation leaves the cluster.
@@ -131,27 +167,33 @@ type Outcome struct {
 // ErrLost when the operation never had, or no longer has, the cluster. The
 // upgrade target stays while the cluster is in Alert and is dropped when it is
 // Running.
-func (s *Store) Finish(ctx context.Context, o Outcome) error {
+func (s *Store) Finish(ctx context.Context, o Outcome) (State, error) {
 	for {
 		lease, err := s.get(ctx)
 		if err != nil {
-			return err
+			return "", err
 		}
 		record := decode(lease)
 		if record.Last == o.Operation {
-			return nil // the answer to an earlier call was lost
+			return record.State, nil // the answer to an earlier call was lost
 		}
 		if record.Holder != o.Operation {
-			return fmt.Errorf("%s: %w (holder %q)", o.Operation, ErrLost, record.Holder)
+			return "", fmt.Errorf("%s: %w (holder %q)", o.Operation, ErrLost, record.Holder)
 		}
 		to := o.To
 		if to == "" {
 			to = record.From
 		}
 		if err := CheckTransition(record.State, to); err != nil {
-			return err
+			return "", err
 		}
 		next := Record{State: to, Target: record.Target, Version: record.Version, Message: o.Message, Last: o.Operation}
+		if record.State == Recovering { // the operation that went wrong stays the last one
+			next.Last = record.Last
+			if to == Alert {
+				next.Message = record.Message
+			}
+		}
 		if o.Version != "" {
 			next.Version = o.Version
 		}
@@ -161,7 +203,7 @@ func (s *Store) Finish(ctx context.Context, o Outcome) error {
 		encode(lease, next)
 		err = s.put(ctx, lease)
 		if err == nil || !apierrors.IsConflict(err) {
-			return err
+			return to, err
 		}
 	}
 }

@@ -32,6 +32,17 @@ func claim(operation string, to State) Claim {
 	}
 }
 
+func target(version string) func(Record) (string, error) {
+	return func(Record) (string, error) { return version, nil }
+}
+
+func finish(t *testing.T, s *Store, o Outcome, why ...any) State {
+	t.Helper()
+	state, err := s.Finish(t.Context(), o)
+	require.NoError(t, err, why...)
+	return state
+}
+
 func dead(c Claim) Claim {
 	c.Dead = func(context.Context, Record) (bool, error) { return true, nil }
 	return c
@@ -47,11 +58,11 @@ func TestClusterWithoutLeaseIsRunningAndFree(t *testing.T) {
 func TestAcquireAndFinish(t *testing.T) {
 	s, _ := store(t)
 	c := claim("up-1", Upgrading)
-	c.Target = "1.37.2"
+	c.Accept = target("1.37.2")
 
 	got, err := s.Acquire(t.Context(), c)
 	require.NoError(t, err)
-	require.Equal(t, Claimed{From: Running}, got)
+	require.Equal(t, Claimed{From: Running, Target: "1.37.2"}, got)
 	record, err := s.Get(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, Record{State: Upgrading, Holder: "up-1", From: Running, Target: "1.37.2", Engine: "engine/default"}, record)
@@ -60,8 +71,8 @@ func TestAcquireAndFinish(t *testing.T) {
 	require.NoError(t, err, "the answer to the first may have been lost")
 	require.Equal(t, got, again)
 
-	require.NoError(t, s.Finish(t.Context(), Outcome{Operation: "up-1", To: Alert, Message: "w2 failed"}))
-	require.NoError(t, s.Finish(t.Context(), Outcome{Operation: "up-1", To: Alert, Message: "w2 failed"}), "the answer may have been lost")
+	finish(t, s, Outcome{Operation: "up-1", To: Alert, Message: "w2 failed"})
+	finish(t, s, Outcome{Operation: "up-1", To: Alert, Message: "w2 failed"}, "the answer may have been lost")
 	record, err = s.Get(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, Record{State: Alert, Target: "1.37.2", Message: "w2 failed", Last: "up-1"}, record, "the target stays while in Alert")
@@ -70,10 +81,10 @@ func TestAcquireAndFinish(t *testing.T) {
 func TestTargetIsDroppedWhenRunning(t *testing.T) {
 	s, _ := store(t)
 	c := claim("up-1", Upgrading)
-	c.Target = "1.37.2"
+	c.Accept = target("1.37.2")
 	_, err := s.Acquire(t.Context(), c)
 	require.NoError(t, err)
-	require.NoError(t, s.Finish(t.Context(), Outcome{Operation: "up-1", To: Running, Version: "1.37.2"}))
+	finish(t, s, Outcome{Operation: "up-1", To: Running, Version: "1.37.2"})
 	record, err := s.Get(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, Record{State: Running, Version: "1.37.2", Last: "up-1"}, record)
@@ -109,7 +120,8 @@ func TestDeadHolderIsTakenOver(t *testing.T) {
 		again, err := s.Acquire(t.Context(), claim("next-1", c.next))
 		require.NoError(t, err)
 		require.Equal(t, got, again, "the takeover is not forgotten when the answer is lost")
-		require.ErrorIs(t, s.Finish(t.Context(), Outcome{Operation: "dead-1", To: Running}), ErrLost)
+		_, err = s.Finish(t.Context(), Outcome{Operation: "dead-1", To: Running})
+		require.ErrorIs(t, err, ErrLost)
 	}
 }
 
@@ -117,10 +129,10 @@ func TestRollbackGoesBackToWhereItCameFrom(t *testing.T) {
 	s, _ := store(t)
 	_, err := s.Acquire(t.Context(), claim("down-1", Scaling))
 	require.NoError(t, err)
-	require.NoError(t, s.Finish(t.Context(), Outcome{Operation: "down-1", To: Alert}))
+	finish(t, s, Outcome{Operation: "down-1", To: Alert})
 	_, err = s.Acquire(t.Context(), claim("down-2", Scaling))
 	require.NoError(t, err)
-	require.NoError(t, s.Finish(t.Context(), Outcome{Operation: "down-2"}), "an empty state is the one it came from")
+	finish(t, s, Outcome{Operation: "down-2"}, "an empty state is the one it came from")
 	record, err := s.Get(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, Alert, record.State)
@@ -130,9 +142,9 @@ func TestAcceptDecidesOnTheRecordThatIsReplaced(t *testing.T) {
 	s, _ := store(t)
 	refused := errors.New("not now")
 	c := claim("up-1", Upgrading)
-	c.Accept = func(r Record) error {
+	c.Accept = func(r Record) (string, error) {
 		require.Equal(t, Running, r.State)
-		return refused
+		return "", refused
 	}
 	_, err := s.Acquire(t.Context(), c)
 	require.ErrorIs(t, err, refused)
@@ -145,7 +157,7 @@ func TestAcquireDecidesAgainWhenAnotherWriterWasFaster(t *testing.T) {
 	s, client := store(t)
 	_, err := s.Acquire(t.Context(), claim("old", Draining))
 	require.NoError(t, err)
-	require.NoError(t, s.Finish(t.Context(), Outcome{Operation: "old"}))
+	finish(t, s, Outcome{Operation: "old"})
 
 	leases := coordination.SchemeGroupVersion.WithResource("leases")
 	conflicts := 0
@@ -162,6 +174,91 @@ func TestAcquireDecidesAgainWhenAnotherWriterWasFaster(t *testing.T) {
 	_, err = s.Acquire(t.Context(), claim("slower", Upgrading))
 	require.ErrorIs(t, err, ErrHeld)
 	require.ErrorContains(t, err, "faster")
+}
+
+func TestAdvance(t *testing.T) {
+	s, _ := store(t)
+	c := claim("up-1", Upgrading)
+	c.Accept = target("1.37.2")
+	_, err := s.Acquire(t.Context(), c)
+	require.NoError(t, err)
+	for range 2 { // the answer to the first may have been lost
+		require.NoError(t, s.Advance(t.Context(), "up-1", "1.37.2", "1.38.1"))
+	}
+	record, err := s.Get(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, Record{State: Upgrading, Holder: "up-1", From: Running, Version: "1.37.2", Target: "1.38.1", Engine: "engine/default"}, record)
+	require.ErrorIs(t, s.Advance(t.Context(), "up-2", "1.37.2", "1.38.1"), ErrLost)
+}
+
+// inAlert is a cluster whose upgrade to 1.37.2 has failed.
+func inAlert(t *testing.T) *Store {
+	t.Helper()
+	s, _ := store(t)
+	c := claim("up-1", Upgrading)
+	c.Accept = target("1.37.2")
+	_, err := s.Acquire(t.Context(), c)
+	require.NoError(t, err)
+	require.Equal(t, Alert, finish(t, s, Outcome{Operation: "up-1", To: Alert, Message: "w2 failed"}))
+	return s
+}
+
+func TestRecoveryBackToAlertForgetsNothing(t *testing.T) {
+	s := inAlert(t)
+	before, err := s.Get(t.Context())
+	require.NoError(t, err)
+	got, err := s.Acquire(t.Context(), claim("look-1", Recovering))
+	require.NoError(t, err)
+	require.Equal(t, Alert, got.From)
+	finish(t, s, Outcome{Operation: "look-1", To: Alert})
+	after, err := s.Get(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
+
+func TestRecoveryToRunningDropsTheTarget(t *testing.T) {
+	s := inAlert(t)
+	_, err := s.Acquire(t.Context(), claim("look-1", Recovering))
+	require.NoError(t, err)
+	require.Equal(t, Running, finish(t, s, Outcome{Operation: "look-1", To: Running, Version: "1.37.2"}))
+	record, err := s.Get(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, Record{State: Running, Version: "1.37.2", Last: "up-1"}, record)
+}
+
+func TestOperationMeetsARecovery(t *testing.T) {
+	s := inAlert(t)
+	_, err := s.Acquire(t.Context(), claim("look-1", Recovering))
+	require.NoError(t, err)
+
+	_, err = s.Acquire(t.Context(), claim("up-2", Upgrading))
+	require.ErrorContains(t, err, "is being looked at (look-1)")
+	require.NotErrorIs(t, err, ErrHeld, "it is worth trying again")
+
+	got, err := s.Acquire(t.Context(), dead(claim("up-2", Upgrading)))
+	require.NoError(t, err)
+	require.Equal(t, Claimed{From: Alert, TakenOver: "look-1", Target: "1.37.2"}, got)
+	_, err = s.Finish(t.Context(), Outcome{Operation: "look-1", To: Running})
+	require.ErrorIs(t, err, ErrLost, "a recovery never overwrites an operation")
+}
+
+func TestRecoveryLeavesAHeldClusterAlone(t *testing.T) {
+	s, _ := store(t)
+	_, err := s.Acquire(t.Context(), claim("up-1", Upgrading))
+	require.NoError(t, err)
+	_, err = s.Acquire(t.Context(), dead(claim("look-1", Recovering)))
+	require.ErrorIs(t, err, ErrHeld, "a dead holder's cluster is for the next operation")
+}
+
+func TestRecoveryTakesOverFromADeadOne(t *testing.T) {
+	s := inAlert(t)
+	_, err := s.Acquire(t.Context(), claim("look-1", Recovering))
+	require.NoError(t, err)
+	_, err = s.Acquire(t.Context(), claim("look-2", Recovering))
+	require.Error(t, err, "the first one lives")
+	got, err := s.Acquire(t.Context(), dead(claim("look-2", Recovering)))
+	require.NoError(t, err)
+	require.Equal(t, Claimed{From: Alert, TakenOver: "look-1", Target: "1.37.2"}, got)
 }
 
 func TestLeaseNamesItsHolder(t *testing.T) {

@@ -91,9 +91,13 @@ func TestAcceptUpgrade(t *testing.T) {
 		{"alert, no record, a node is there", UpgradeFacts{Record: alert(""), Nodes: half, Target: "1.37.2"}, true, ""},
 		{"alert, no record, no node there", UpgradeFacts{Record: alert(""), Nodes: whole, Target: "1.37.2"}, true, "nothing to retry"},
 		{"alert, no record, only a manual node", UpgradeFacts{Record: alert(""), Nodes: byHand, Target: "1.37.2"}, true, "nothing to retry"},
+		{"alert, no record, the laggard's version", UpgradeFacts{Record: clusterstate.Record{State: clusterstate.Alert, Version: "1.37.2"}, Nodes: half, Target: "1.36.3"}, true, "nothing to retry"},
+		{"workers two minors behind their control plane", UpgradeFacts{Record: running, Nodes: []Node{node("cp1", FirstControlPlane, 9, at("v1.38.1")), node("w1", Worker, 2)}, Target: "1.39.0"}, false, ""},
+		{"a worker four minors behind", UpgradeFacts{Record: running, Nodes: []Node{node("cp1", FirstControlPlane, 9, at("v1.39.1")), node("w1", Worker, 2)}, Target: "1.40.0"}, false, "kubelet of w1 is at 1.36.3, 4 minors behind 1.40.0"},
+		{"the record is behind the nodes", UpgradeFacts{Record: clusterstate.Record{State: clusterstate.Running, Version: "1.35.0"}, Nodes: whole, Target: "1.37.2"}, false, ""},
 		{"alert, the cluster's own version", UpgradeFacts{Record: alert("1.36.3"), Nodes: whole, Target: "1.36.3"}, true, "not a retry"},
 	} {
-		retry, err := AcceptUpgrade(c.facts)
+		got, err := AcceptUpgrade(c.facts)
 		if c.refusal != "" {
 			var refusal *Refusal
 			require.ErrorAs(t, err, &refusal, c.name)
@@ -101,7 +105,46 @@ func TestAcceptUpgrade(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err, c.name)
-		require.Equal(t, c.retry, retry, c.name)
+		require.Equal(t, Acceptance{Retry: c.retry}, got, c.name)
+	}
+}
+
+func TestAcceptUpgradeInHops(t *testing.T) {
+	running := clusterstate.Record{State: clusterstate.Running}
+	alert := func(target string) clusterstate.Record {
+		return clusterstate.Record{State: clusterstate.Alert, Target: target, Version: "1.36.3"}
+	}
+	whole := []Node{node("cp1", FirstControlPlane, 9), node("w1", Worker, 2)}
+	onTheWay := []Node{node("cp1", FirstControlPlane, 9, at("v1.37.2")), node("w1", Worker, 2, at("v1.37.2"))}
+	byHand := []Node{node("cp1", FirstControlPlane, 9, at("v1.38.2")), node("w1", Worker, 2, at("v1.38.2")), node("w2", Worker, 2, manual)}
+	for _, c := range []struct {
+		name    string
+		facts   UpgradeFacts
+		want    Acceptance
+		refusal string
+	}{
+		{"from the start", UpgradeFacts{Record: running, Nodes: whole, Hops: []string{"1.37.2"}, Target: "1.38.1"}, Acceptance{}, ""},
+		{"the first hop is behind it", UpgradeFacts{Record: running, Nodes: onTheWay, Hops: []string{"1.37.2"}, Target: "1.38.1"}, Acceptance{Station: 1}, ""},
+		{"a hop is left out", UpgradeFacts{Record: running, Nodes: whole, Hops: []string{"1.37.2"}, Target: "1.39.0"}, Acceptance{}, "hop 1.37.2 to 1.39.0"},
+		{"the first hop is too far", UpgradeFacts{Record: running, Nodes: whole, Hops: []string{"1.38.2"}, Target: "1.39.0"}, Acceptance{}, "1.36.3 to 1.38.2 skips a minor"},
+		{"a hop goes back", UpgradeFacts{Record: running, Nodes: whole, Hops: []string{"1.37.2"}, Target: "1.37.1"}, Acceptance{}, "does not downgrade"},
+		{"a hop is no version", UpgradeFacts{Record: running, Nodes: whole, Hops: []string{"1.37"}, Target: "1.38.1"}, Acceptance{}, `version "1.37"`},
+		{"everything is there", UpgradeFacts{Record: running, Nodes: onTheWay, Hops: []string{"1.36.4"}, Target: "1.37.2"}, Acceptance{}, "is at 1.37.2 already"},
+		{"retry of a hop", UpgradeFacts{Record: alert("1.37.2"), Nodes: whole, Hops: []string{"1.37.2"}, Target: "1.38.1"}, Acceptance{Retry: true}, ""},
+		{"retry of the last hop", UpgradeFacts{Record: alert("1.38.1"), Nodes: onTheWay, Hops: []string{"1.37.2"}, Target: "1.38.1"}, Acceptance{Retry: true, Station: 1}, ""},
+		{"retry of a hop without its record", UpgradeFacts{Record: alert(""), Nodes: onTheWay, Hops: []string{"1.37.2"}, Target: "1.38.1"}, Acceptance{Retry: true}, ""},
+		{"retry of another way", UpgradeFacts{Record: alert("1.37.1"), Nodes: whole, Hops: []string{"1.37.2"}, Target: "1.38.1"}, Acceptance{}, "from an upgrade to 1.37.1"},
+		{"a node by hand falls behind at the end", UpgradeFacts{Record: running, Nodes: byHand, Hops: []string{"1.39.0"}, Target: "1.40.0"}, Acceptance{}, "kubelet of w2 is at 1.36.3, 4 minors behind 1.40.0"},
+	} {
+		got, err := AcceptUpgrade(c.facts)
+		if c.refusal != "" {
+			var refusal *Refusal
+			require.ErrorAs(t, err, &refusal, c.name)
+			require.ErrorContains(t, err, c.refusal, c.name)
+			continue
+		}
+		require.NoError(t, err, c.name)
+		require.Equal(t, c.want, got, c.name)
 	}
 }
 

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
@@ -76,7 +77,7 @@ func CheckStep(current, target string) error {
 	case to.Major() != from.Major():
 		return refuse("%s to %s changes the major version", Canonical(current), Canonical(target))
 	case to.Minor() > from.Minor()+1:
-		return refuse("%s to %s skips a minor version: upgrade one minor at a time, %s", Canonical(current), Canonical(target), hops(from, to))
+		return refuse("%s to %s skips a minor version: upgrade one minor at a time, %s; or let one operation take the hops (--hops)", Canonical(current), Canonical(target), hops(from, to))
 	}
 	return nil
 }
@@ -88,4 +89,22 @@ func hops(from, to *semver.Version) string {
 		stations = append(stations, fmt.Sprintf("%d.%d.x", from.Major(), minor))
 	}
 	return strings.Join(append(stations, canonical(to)), ", then ")
+}
+
+// CheckRoute checks the versions an upgrade stops at and its target: each a
+// version, each one step after the one before. The error is a *Refusal.
+func CheckRoute(hops []string, target string) error {
+	before := ""
+	for _, station := range append(slices.Clone(hops), target) {
+		if _, err := ParseVersion(station); err != nil {
+			return refuse("%v", err)
+		}
+		if before != "" {
+			if err := CheckStep(before, station); err != nil {
+				return refuse("hop %s to %s: %v", Canonical(before), Canonical(station), err)
+			}
+		}
+		before = station
+	}
+	return nil
 }

@@ -17,6 +17,7 @@ var registered = []struct {
 	{string(workflows.KindScaleDown), workflows.ScaleDown},
 	{string(workflows.KindUpgrade), workflows.Upgrade},
 	{"UpgradeNode", workflows.UpgradeNode},
+	{workflows.TypeReconcile, workflows.Reconcile},
 }
 
 // WorkflowTypes lists the types of the workflows that a worker runs.

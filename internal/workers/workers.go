@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/worker"
 	"go.uber.org/zap"
+	"k8s.io/client-go/transport"
 
 	"ebb/activities"
 	"ebb/internal/cluster"
@@ -43,16 +45,23 @@ type Options struct {
 	Namespace string       // of Client
 	Config    *config.File // nil = no cluster is configured
 	Log       *zap.Logger
+
+	// Interceptors stand around what every worker has around its workflows and
+	// activities, and Transports see every request to a cluster: a test watches
+	// and stops a worker with them.
+	Interceptors []interceptor.WorkerInterceptor
+	Transports   []transport.WrapperFunc
 }
 
 // Worker runs workflows and activities until it is stopped.
 type Worker struct {
-	temporal worker.Worker
-	clusters *cluster.Registry
-	identity string
-	log      *zap.Logger
-	fatal    chan error
-	stop     sync.Once
+	temporal  worker.Worker
+	clusters  *cluster.Registry
+	lookAfter func(context.Context) // sets up the reconcilers
+	identity  string
+	log       *zap.Logger
+	fatal     chan error
+	stop      sync.Once
 }
 
 // New is a worker that has not started.
@@ -66,20 +75,22 @@ func New(o Options) (*Worker, error) {
 		file = new(config.File) // has no configuration; every use of it says so
 	}
 	w := &Worker{
-		clusters: cluster.NewRegistry(file, o.Log), identity: identity, log: o.Log, fatal: make(chan error, 1),
+		clusters: cluster.NewRegistry(file, o.Log, o.Transports...), identity: identity, log: o.Log, fatal: make(chan error, 1),
 	}
-	w.temporal = worker.New(o.Client, engine.TaskQueue, w.options())
+	te := &temporalEngine{client: o.Client, namespace: o.Namespace}
+	w.lookAfter = func(ctx context.Context) { te.lookAfter(ctx, file, o.Log) }
+	w.temporal = worker.New(o.Client, engine.TaskQueue, w.options(o.Interceptors))
 	RegisterWorkflows(w.temporal)
 	registerActivities(w.temporal, &activities.Activities{
-		Clusters: w.clusters, Engine: &temporalEngine{client: o.Client, namespace: o.Namespace}, Log: o.Log, Now: time.Now,
+		Clusters: w.clusters, Engine: te, Log: o.Log, Now: time.Now,
 	})
 	return w, nil
 }
 
-func (w *Worker) options() worker.Options {
+func (w *Worker) options(outer []interceptor.WorkerInterceptor) worker.Options {
 	return worker.Options{
 		Identity:                           w.identity,
-		Interceptors:                       []interceptor.WorkerInterceptor{&activities.Interceptor{}},
+		Interceptors:                       append(slices.Clone(outer), &activities.Interceptor{}),
 		MaxHeartbeatThrottleInterval:       heartbeatThrottle,
 		DefaultHeartbeatThrottleInterval:   heartbeatThrottle,
 		WorkerStopTimeout:                  stopGrace,
@@ -98,6 +109,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.temporal.Start(); err != nil {
 		return fmt.Errorf("start the worker: %w", err)
 	}
+	go w.lookAfter(ctx)
 	w.log.Info("worker started", zap.String("identity", w.identity), zap.String("taskQueue", engine.TaskQueue))
 	select {
 	case <-ctx.Done():

@@ -1,0 +1,49 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+
+	core "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"ebb/internal/capacity"
+	"ebb/internal/drain"
+)
+
+// CapacityInput names the nodes that are to leave.
+type CapacityInput struct {
+	Cluster string   `json:"cluster"`
+	Nodes   []string `json:"nodes"`
+}
+
+// CapacityResult says what would find no room; empty = every pod fits.
+type CapacityResult struct {
+	Warning string `json:"warning,omitempty"`
+}
+
+// Capacity forecasts whether the pods of nodes that leave find room on those that
+// stay. It goes by requests, node selectors, required affinity and taints.
+func (a *Activities) Capacity(ctx context.Context, in CapacityInput) (CapacityResult, error) {
+	c, err := a.Clusters.Get(ctx, in.Cluster)
+	if err != nil {
+		return CapacityResult{}, permanent(TypeConfig, err)
+	}
+	settings, err := c.Settings()
+	if err != nil {
+		return CapacityResult{}, permanent(TypeConfig, err)
+	}
+	w, err := c.Watch(ctx)
+	if err != nil {
+		return CapacityResult{}, fmt.Errorf("watch cluster %s: %w", in.Cluster, err)
+	}
+	leaving := make(map[string]bool, len(in.Nodes))
+	for _, name := range in.Nodes {
+		leaving[name] = true
+	}
+	how := drain.NewSettings(settings.Drain)
+	verdict := capacity.Check(w.Nodes(), w.PodsMatching("", labels.Everything()),
+		func(node string) bool { return leaving[node] },
+		func(pod *core.Pod) bool { return drain.Moves(w, pod, how) })
+	return CapacityResult{Warning: verdict.String()}, nil
+}

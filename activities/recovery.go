@@ -1,0 +1,73 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+
+	"ebb/internal/clusterstate"
+	"ebb/internal/plan"
+)
+
+// DiagnoseInput names the cluster to look at.
+type DiagnoseInput struct {
+	Cluster string `json:"cluster"`
+}
+
+// Diagnosis says whether a cluster in Alert may be Running again.
+type Diagnosis struct {
+	State   clusterstate.State `json:"state"`
+	Faults  []string           `json:"faults,omitempty"`  // what keeps it from Running
+	Version string             `json:"version,omitempty"` // what every node is at, when that is the target of the upgrade that failed
+}
+
+// Diagnose reads a cluster's state and what plan.Unrecovered says of it.
+func (a *Activities) Diagnose(ctx context.Context, in DiagnoseInput) (Diagnosis, error) {
+	c, err := a.Clusters.Get(ctx, in.Cluster)
+	if err != nil {
+		return Diagnosis{}, permanent(TypeConfig, err)
+	}
+	record, err := a.store(c).Get(ctx)
+	if err != nil {
+		return Diagnosis{}, err
+	}
+	nodes, err := listNodes(ctx, c)
+	if err != nil {
+		return Diagnosis{}, err
+	}
+	d := Diagnosis{State: record.State, Faults: plan.Unrecovered(record, nodes)}
+	if record.Target != "" && len(nodes) > 0 && plan.SameVersion(nodes[0].Version, record.Target) {
+		d.Version = record.Target
+	}
+	return d, nil
+}
+
+// RestInput names the cluster whose reconciler has nothing to do.
+type RestInput struct {
+	Cluster string `json:"cluster"`
+}
+
+// RestResult says whether the reconciler rests now.
+type RestResult struct {
+	Resting bool `json:"resting"`
+}
+
+// Rest pauses the reconciler of a cluster until an operation ends in Alert. It
+// looks at the cluster once more after that: one that has gone to Alert meanwhile
+// has its reconciler back.
+func (a *Activities) Rest(ctx context.Context, in RestInput) (RestResult, error) {
+	if err := a.Engine.Reconcile(ctx, in.Cluster, false); err != nil {
+		return RestResult{}, fmt.Errorf("pause the reconciler of %s: %w", in.Cluster, err)
+	}
+	c, err := a.Clusters.Get(ctx, in.Cluster)
+	if err != nil {
+		return RestResult{Resting: true}, nil //nolint:nilerr // not configured any more: nothing to reconcile
+	}
+	record, err := a.store(c).Get(ctx)
+	if err == nil && record.State != clusterstate.Alert && record.State != clusterstate.Recovering {
+		return RestResult{Resting: true}, nil
+	}
+	if again := a.Engine.Reconcile(ctx, in.Cluster, true); again != nil {
+		return RestResult{}, fmt.Errorf("resume the reconciler of %s: %w", in.Cluster, again)
+	}
+	return RestResult{}, err
+}

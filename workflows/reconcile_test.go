@@ -1,0 +1,93 @@
+package workflows
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/mock"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/temporal"
+
+	"ebb/activities"
+	"ebb/internal/clusterstate"
+)
+
+func (w *world) diagnoses(d activities.Diagnosis) {
+	w.env.OnActivity(act.Diagnose, mock.Anything, activities.DiagnoseInput{Cluster: "prod"}).Return(d, nil).Once()
+}
+
+func (w *world) takesForRecovery(result activities.ClaimResult, err error) {
+	w.env.OnActivity(act.Claim, mock.Anything, activities.ClaimInput{Cluster: "prod", Operation: op, State: clusterstate.Recovering}).Return(result, err).Once()
+}
+
+func (w *world) reconciled() ReconcileResult {
+	w.t.Helper()
+	var result ReconcileResult
+	require.NoError(w.t, w.env.GetWorkflowResult(&result))
+	return result
+}
+
+func TestReconcileBringsAWholeClusterBack(t *testing.T) {
+	w := newWorld(t)
+	w.diagnoses(activities.Diagnosis{State: clusterstate.Alert})
+	w.takesForRecovery(activities.ClaimResult{From: clusterstate.Alert}, nil)
+	w.diagnoses(activities.Diagnosis{State: clusterstate.Recovering, Version: target})
+	w.env.OnActivity(act.Release, mock.Anything, activities.ReleaseInput{Cluster: "prod", Operation: op, State: clusterstate.Running, Version: target}).
+		Return(activities.ReleaseResult{Held: true}, nil).Once()
+	w.env.ExecuteWorkflow(Reconcile, ReconcileInput{Cluster: "prod"})
+	require.Equal(t, ReconcileResult{State: clusterstate.Running}, w.reconciled())
+}
+
+func TestReconcileLeavesASickClusterInAlert(t *testing.T) {
+	w := newWorld(t)
+	w.diagnoses(activities.Diagnosis{State: clusterstate.Alert, Faults: []string{"node w1 is not Ready"}})
+	w.env.ExecuteWorkflow(Reconcile, ReconcileInput{Cluster: "prod"})
+	require.Equal(t, ReconcileResult{State: clusterstate.Alert, Faults: []string{"node w1 is not Ready"}}, w.reconciled())
+}
+
+func TestReconcileGoesBackToAlertWhenTheSecondLookIsWorse(t *testing.T) {
+	w := newWorld(t)
+	w.diagnoses(activities.Diagnosis{State: clusterstate.Alert})
+	w.takesForRecovery(activities.ClaimResult{From: clusterstate.Alert}, nil)
+	w.diagnoses(activities.Diagnosis{State: clusterstate.Recovering, Faults: []string{"node w1 is not Ready"}})
+	w.releases(clusterstate.Alert)
+	w.env.ExecuteWorkflow(Reconcile, ReconcileInput{Cluster: "prod"})
+	require.Equal(t, clusterstate.Alert, w.reconciled().State)
+}
+
+func TestReconcileStopsWhenAnOperationWasFaster(t *testing.T) {
+	w := newWorld(t)
+	w.diagnoses(activities.Diagnosis{State: clusterstate.Alert})
+	w.takesForRecovery(activities.ClaimResult{}, fails(activities.TypeRefused, "held by up-2"))
+	w.env.ExecuteWorkflow(Reconcile, ReconcileInput{Cluster: "prod"})
+	require.Equal(t, ReconcileResult{State: clusterstate.Alert, Faults: []string{"held by up-2"}}, w.reconciled())
+}
+
+func TestReconcileRestsWhenThereIsNothingToDo(t *testing.T) {
+	for _, state := range []clusterstate.State{clusterstate.Running, clusterstate.Upgrading, clusterstate.Scaling, clusterstate.Draining} {
+		w := newWorld(t)
+		w.diagnoses(activities.Diagnosis{State: state, Faults: []string{"node w1 bears the cordon of up-1"}})
+		w.env.OnActivity(act.Rest, mock.Anything, activities.RestInput{Cluster: "prod"}).Return(activities.RestResult{Resting: true}, nil).Once()
+		w.env.ExecuteWorkflow(Reconcile, ReconcileInput{Cluster: "prod"})
+		require.Equal(t, ReconcileResult{State: state}, w.reconciled())
+	}
+}
+
+func TestReconcileOfAForgottenClusterRests(t *testing.T) {
+	w := newWorld(t)
+	w.env.OnActivity(act.Diagnose, mock.Anything, mock.Anything).Return(activities.Diagnosis{}, fails(activities.TypeConfig, `there is no cluster "prod"`)).Once()
+	w.env.OnActivity(act.Rest, mock.Anything, mock.Anything).Return(activities.RestResult{Resting: true}, nil).Once()
+	w.env.ExecuteWorkflow(Reconcile, ReconcileInput{Cluster: "prod"})
+	kind, _ := w.ended()
+	require.Equal(t, activities.TypeConfig, kind)
+}
+
+func TestReconcileWhoseClaimWasNotAnsweredGivesTheClusterBack(t *testing.T) {
+	w := newWorld(t)
+	w.diagnoses(activities.Diagnosis{State: clusterstate.Alert})
+	w.takesForRecovery(activities.ClaimResult{}, temporal.NewNonRetryableApplicationError("no answer", "", errors.New("connection reset")))
+	w.releases(clusterstate.Alert)
+	w.env.ExecuteWorkflow(Reconcile, ReconcileInput{Cluster: "prod"})
+	_, text := w.ended()
+	require.Contains(t, text, "no answer")
+}
