@@ -31,6 +31,9 @@ type Engine interface {
 	// Reconcile has a cluster in Alert looked at every minute, or no more. It may
 	// be repeated.
 	Reconcile(ctx context.Context, cluster string, on bool) error
+	// Signal adds a signal to the history of a workflow that runs. An error means
+	// that it may not be there.
+	Signal(ctx context.Context, workflow, run, name string, value any) error
 }
 
 // Clusters finds the managed clusters by name. A name that is not configured is

@@ -41,7 +41,9 @@ type engineOf struct {
 	closed   map[string]bool
 }
 
-func (e engineOf) Identity(context.Context) (string, error) { return e.identity, nil }
+func (e engineOf) Identity(context.Context) (string, error)                { return e.identity, nil }
+func (engineOf) Signal(context.Context, string, string, string, any) error { return nil }
+
 func (engineOf) Reconcile(context.Context, string, bool) error { return nil }
 
 func (e engineOf) Closed(_ context.Context, operation string) (bool, error) {

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"ebb/internal/clusterstate"
+	"ebb/internal/infra"
 	"ebb/internal/nodessh"
 	"ebb/internal/plan"
 )
@@ -63,6 +64,8 @@ func classify(err error) error {
 		return final(TypeRefused, err)
 	case nodessh.Permanent(err):
 		return final(TypeNodeAccess, err)
+	case infra.Permanent(err):
+		return final(TypeConfig, err)
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return final(TypeConfig, err)
 	}

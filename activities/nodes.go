@@ -83,11 +83,16 @@ func listNodes(ctx context.Context, c *cluster.Cluster) ([]plan.Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the nodes of %s: %w", c.Name, err)
 	}
-	nodes := make([]plan.Node, len(list.Items))
-	for i := range list.Items {
-		nodes[i] = planNode(&list.Items[i])
+	return PlanNodes(list.Items), nil
+}
+
+// PlanNodes is the nodes of a cluster as plans see them, sorted.
+func PlanNodes(list []core.Node) []plan.Node {
+	nodes := make([]plan.Node, len(list))
+	for i := range list {
+		nodes[i] = planNode(&list[i])
 	}
-	return plan.Sort(nodes), nil
+	return plan.Sort(nodes)
 }
 
 // NodeResult is a node as it is now.

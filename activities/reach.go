@@ -6,7 +6,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"ebb/internal/cluster"
 	"ebb/internal/config"
+	"ebb/internal/infra"
 	"ebb/internal/nodessh"
 	"ebb/internal/plan"
 )
@@ -21,6 +23,12 @@ func (a *Activities) reach(ctx context.Context, clusterName string, n plan.Node)
 	if err != nil {
 		return nodessh.Target{}, config.Cluster{}, permanent(TypeConfig, err)
 	}
+	if settings.Addressing.Mode == config.AddressForwarded && len(settings.Addressing.Rules) == 0 {
+		settings.Addressing.Rules, err = forwardingRules(ctx, c, settings, n)
+		if err != nil {
+			return nodessh.Target{}, config.Cluster{}, err
+		}
+	}
 	target, warning, err := nodessh.Resolve(settings, nodessh.NodeAddress{Name: n.Name, InternalIPs: n.Addresses, Index: n.Index})
 	if err != nil {
 		return nodessh.Target{}, config.Cluster{}, permanent(TypeNodeAccess, err)
@@ -29,6 +37,27 @@ func (a *Activities) reach(ctx context.Context, clusterName string, n plan.Node)
 		a.Log.Warn(warning, zap.String("cluster", clusterName), zap.String("node", n.Name))
 	}
 	return target, settings, nil
+}
+
+// forwardingRules asks the infrastructure which port leads to a node. They are
+// asked for anew each time: a port that led to this node a minute ago may lead
+// to another one now. None, too, when the provider knows of no rules.
+func forwardingRules(ctx context.Context, c *cluster.Cluster, settings config.Cluster, n plan.Node) ([]config.ForwardingRule, error) {
+	provider, err := c.Infra()
+	if err != nil {
+		return nil, permanent(TypeConfig, err)
+	}
+	forwarder, ok := provider.(infra.Forwarder)
+	if !ok {
+		return nil, nil
+	}
+	rules, err := forwarder.Rules(ctx, infra.RuleQuery{
+		PublicAddress: settings.Addressing.PublicAddress, Port: settings.SSH.Port, Machine: machineOf(c.Name, n),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find the way to node %s: %w", n.Name, err)
+	}
+	return rules, nil
 }
 
 // onNode runs a short command on a node and returns what it printed on both

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path"
 	"strings"
-	"sync"
 	"time"
 
 	"go.temporal.io/sdk/activity"
@@ -58,7 +57,7 @@ type ScriptResult struct {
 // scriptProgress is the heartbeat of a running script.
 type scriptProgress struct {
 	Node   string `json:"node"`
-	Offset int64  `json:"offset"` // bytes of output read so far
+	Offset int64  `json:"offset"` // bytes of output that are in the operation's log
 	Output string `json:"output"` // the last 2,000 bytes of it
 }
 
@@ -77,10 +76,11 @@ func (a *Activities) RunScript(ctx context.Context, in ScriptInput) (ScriptResul
 			return ScriptResult{}, permanent(TypeConfig, err)
 		}
 	}
+	name := in.runName()
 	run := &scriptRun{
 		target: target, log: a.Log.With(zap.String("operation", in.Operation), zap.String("node", in.Node), zap.String("phase", in.Phase)),
 		spec: nodessh.Run{
-			Dir:    path.Join(settings.SSH.RunDir, in.runName()),
+			Dir:    path.Join(settings.SSH.RunDir, name),
 			Script: body,
 			Env: map[string]string{
 				"EBB_PHASE": in.Phase, "EBB_ROLE": string(in.On.Role), "EBB_NODE": in.Node, "EBB_OPERATION": in.Operation,
@@ -89,18 +89,32 @@ func (a *Activities) RunScript(ctx context.Context, in ScriptInput) (ScriptResul
 			},
 		},
 	}
-	if activity.HasHeartbeatDetails(ctx) {
-		if err := activity.GetHeartbeatDetails(ctx, &run.progress); err != nil {
-			run.progress = scriptProgress{}
-		}
-	}
-	run.progress.Node = in.Node
-	defer keepAlive(ctx, func() any { return run.snapshot() })()
+	run.output = a.recorder(ctx, in, run.spec.Dir)
+	defer keepAlive(ctx, func() any { return run.output.progress() })()
 	status, err := run.toEnd(ctx, in.Deadline)
 	if err != nil {
 		return ScriptResult{}, err
 	}
-	return conclude(in, status, run.snapshot().Output)
+	return conclude(in, status, run.output.progress().Output)
+}
+
+// recorder goes on where the last worker that had this activity stopped.
+func (a *Activities) recorder(ctx context.Context, in ScriptInput, dir string) *recorder {
+	workflow := activity.GetInfo(ctx).WorkflowExecution
+	r := &recorder{
+		run:  Output{Node: in.Node, Phase: in.Phase, Hop: in.Hop, Attempt: in.Attempt},
+		rest: path.Join(dir, "output"),
+		send: func(ctx context.Context, o Output) error {
+			return a.Engine.Signal(ctx, workflow.ID, workflow.RunID, SignalOutput, o)
+		},
+	}
+	if activity.HasHeartbeatDetails(ctx) {
+		if err := activity.GetHeartbeatDetails(ctx, &r.arrived); err != nil {
+			r.arrived = scriptProgress{}
+		}
+	}
+	r.arrived.Node = in.Node
+	return r
 }
 
 // runName names a run on its node; it is the same for whoever reattaches to it.
@@ -132,23 +146,7 @@ type scriptRun struct {
 	spec   nodessh.Run
 	log    *zap.Logger
 
-	mu       sync.Mutex
-	progress scriptProgress
-}
-
-func (r *scriptRun) snapshot() scriptProgress {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.progress
-}
-
-func (r *scriptRun) read(chunk []byte) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.log.Info("script", zap.ByteString("output", chunk))
-	r.progress.Offset += int64(len(chunk))
-	r.progress.Output = tail(r.progress.Output+string(chunk), outputTail)
-	return nil
+	output *recorder
 }
 
 // reconnectPause grows from its first to its last value between connections that fail.
@@ -192,7 +190,14 @@ func (r *scriptRun) attach(ctx context.Context) (nodessh.RunStatus, error) {
 	if err := client.Start(ctx, r.spec); err != nil {
 		return nodessh.RunStatus{}, fmt.Errorf("start the script: %w", err)
 	}
-	return client.Follow(ctx, r.spec.Dir, r.snapshot().Offset, r.read)
+	r.output.begin()
+	stop := r.output.keepSending(ctx)
+	status, err := client.Follow(ctx, r.spec.Dir, r.output.progress().Offset, func(chunk []byte) error { return r.output.write(ctx, chunk) })
+	stop()
+	if unsent := r.output.flush(ctx, err == nil); err == nil {
+		err = unsent
+	}
+	return status, err
 }
 
 // stop ends a run that is past its deadline. The node is only let go of once the
@@ -211,7 +216,7 @@ func (r *scriptRun) stop(ctx context.Context, deadline time.Time) error {
 		return permanentf(TypeScript, "the script on node %s could not be started before the deadline %s", r.target.Node, deadline.Format(time.RFC3339))
 	}
 	return permanentf(TypeScript, "the script on node %s did not end before the deadline %s and was stopped (exit status %d): %s",
-		r.target.Node, deadline.Format(time.RFC3339), status.ExitCode, r.snapshot().Output)
+		r.target.Node, deadline.Format(time.RFC3339), status.ExitCode, r.output.progress().Output)
 }
 
 func (r *scriptRun) close(client *nodessh.Client) {

@@ -288,6 +288,9 @@ func TestMarshalRoundTrip(t *testing.T) {
     infrastructure: {provider: exec, command: [vm, "", "a b: c", "null", "007"], timeout: 90s}
     drain: {gracePeriod: 0, deleteEmptyDir: false, waitForVolumeDetach: false, skipWaitForDeleteTimeout: 90m}
     upgrade: {retries: 0, maxUnavailable: 50%, timeout: 36h, kubeadmFlags: [--a]}
+  - name: cks
+    kubeconfig: /k
+    infrastructure: {provider: cloudstack, endpoint: "https://c/api", credentialsFile: /k$$, caFile: /ca, project: a b, zone: "1", kubernetesCluster: "null", expunge: true}
 `)))
 	require.NoError(t, err)
 	text, err := Marshal(first)

@@ -67,6 +67,8 @@ func resolvePaths(c *Cluster, at, dir string) []Fault {
 	resolve("ssh.certificateFile", &c.SSH.CertificateFile)
 	resolve("ssh.passphraseFile", &c.SSH.PassphraseFile)
 	resolve("ssh.knownHosts", &c.SSH.KnownHosts)
+	resolve("infrastructure.credentialsFile", &c.Infrastructure.CredentialsFile)
+	resolve("infrastructure.caFile", &c.Infrastructure.CAFile)
 	if isPath(c.Upgrade.Script) {
 		resolve("upgrade.script", &c.Upgrade.Script)
 	}

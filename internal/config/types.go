@@ -65,15 +65,24 @@ type ForwardingRule struct {
 
 // Infrastructure providers.
 const (
-	InfraNone = "none" // machines are not touched
-	InfraExec = "exec" // a command that takes a JSON request on stdin
+	InfraNone       = "none"       // machines are not touched
+	InfraExec       = "exec"       // a command that takes a JSON request on stdin
+	InfraCloudStack = "cloudstack" // the API of Apache CloudStack
 )
 
 // Infrastructure says what owns the machines behind the nodes.
 type Infrastructure struct {
 	Provider string   `yaml:"provider,omitempty"` // default none
 	Command  []string `yaml:"command,omitempty"`  // exec: the program and its arguments
-	Timeout  Duration `yaml:"timeout,omitempty"`  // exec: for one call, default 2m
+	Timeout  Duration `yaml:"timeout,omitempty"`  // for one call, default 2m
+
+	Endpoint          string `yaml:"endpoint,omitempty"`          // cloudstack: URL of the API
+	CredentialsFile   string `yaml:"credentialsFile,omitempty"`   // cloudstack: holds apiKey and secretKey
+	CAFile            string `yaml:"caFile,omitempty"`            // cloudstack: PEM, in place of the system's authorities
+	Project           string `yaml:"project,omitempty"`           // cloudstack: name or ID; empty = the account itself
+	Zone              string `yaml:"zone,omitempty"`              // cloudstack: name or ID; empty = any
+	KubernetesCluster string `yaml:"kubernetesCluster,omitempty"` // cloudstack: name or ID of the CKS cluster; only its machines are touched
+	Expunge           bool   `yaml:"expunge,omitempty"`           // cloudstack: destroy for good at once, default false = after the cloud's delay
 }
 
 // Drain are the settings of one drain attempt. They are read again for every

@@ -99,7 +99,7 @@ func (c *Cluster) check(k checker) {
 	}
 	k.required("kubeconfig", c.Kubeconfig, "the path of the cluster's kubeconfig")
 	c.SSH.check(k.under("ssh"))
-	c.Addressing.check(k.under("addressing"))
+	c.Addressing.check(k.under("addressing"), c.Infrastructure.Provider == InfraCloudStack)
 	c.Infrastructure.check(k.under("infrastructure"))
 	c.Drain.check(k.under("drain"))
 	c.Scale.check(k.under("scale"))
@@ -155,12 +155,19 @@ func checkJump(jump string) error {
 	return nil
 }
 
-func (a *Addressing) check(k checker) {
+// check takes whether the infrastructure knows the forwarding rules.
+func (a *Addressing) check(k checker, rulesKnown bool) {
 	k.oneOf("mode", a.Mode, AddressNode, AddressForwarded)
 	k.port("basePort", a.BasePort)
 	if a.Mode == AddressForwarded {
 		k.required("publicAddress", a.PublicAddress, "the address that the forwarding rules are on")
-		if len(a.Rules) == 0 && a.BasePort == 0 {
+		switch {
+		case len(a.Rules) > 0:
+		case rulesKnown:
+			if a.PublicAddress != "" && net.ParseIP(a.PublicAddress) == nil {
+				k.fault("publicAddress", "must be an IP address, so that its rules can be asked for, unless there are rules here")
+			}
+		case a.BasePort == 0:
 			k.fault("rules", "mode forwarded needs rules, or a basePort to count from")
 		}
 	}
@@ -182,21 +189,6 @@ func (a *Addressing) check(k checker) {
 			at.fault("node", "%q has an active rule already: rules[%d]", brief(rule.Node), earlier)
 		}
 		ports[rule.Port], nodes[rule.Node] = i, i
-	}
-}
-
-func (i *Infrastructure) check(k checker) {
-	k.oneOf("provider", i.Provider, InfraNone, InfraExec)
-	k.duration("timeout", i.Timeout)
-	switch i.Provider {
-	case InfraExec:
-		if len(i.Command) == 0 || i.Command[0] == "" {
-			k.fault("command", "is required with provider exec: the program and its arguments")
-		}
-	case InfraNone, "":
-		if len(i.Command) > 0 {
-			k.fault("command", "is used only with provider: exec")
-		}
 	}
 }
 

@@ -42,7 +42,7 @@ func TestValidate(t *testing.T) {
 		"mode":                {func(c *Cluster) { c.Addressing.Mode = "forward" }, []string{`clusters[0].addressing.mode: must be node or forwarded, not "forward", did you mean "forwarded"?`}},
 		"basePort":            {func(c *Cluster) { c.Addressing.BasePort = -1 }, []string{"clusters[0].addressing.basePort: must be a port from 1 to 65535, not -1"}},
 		"forwarded":           {func(c *Cluster) { c.Addressing.Mode = "forwarded" }, []string{"clusters[0].addressing.publicAddress: is required: the address that the forwarding rules are on", "clusters[0].addressing.rules: mode forwarded needs rules, or a basePort to count from"}},
-		"provider":            {func(c *Cluster) { c.Infrastructure.Provider = "exce" }, []string{`clusters[0].infrastructure.provider: must be none or exec, not "exce", did you mean "exec"?`}},
+		"provider":            {func(c *Cluster) { c.Infrastructure.Provider = "exce" }, []string{`clusters[0].infrastructure.provider: must be none or exec or cloudstack, not "exce", did you mean "exec"?`}},
 		"exec":                {func(c *Cluster) { c.Infrastructure.Provider = "exec" }, []string{"clusters[0].infrastructure.command: is required with provider exec: the program and its arguments"}},
 		"command unused":      {func(c *Cluster) { c.Infrastructure.Command = []string{"x"} }, []string{"clusters[0].infrastructure.command: is used only with provider: exec"}},
 		"gracePeriod":         {func(c *Cluster) { c.Drain.GracePeriod = &minusTwo }, []string{"clusters[0].drain.gracePeriod: must be seconds, or -1 for each pod's own, not -2"}},

@@ -49,6 +49,31 @@ type Provider interface {
 	Destroy(ctx context.Context, m Machine) error
 }
 
+// Forwarder is a Provider that knows which ports of a public address lead to
+// which machines.
+type Forwarder interface {
+	// Rules are the active rules of a public address that lead to the SSH port of
+	// a machine. The one that leads to q.Machine, if any does, bears the name of
+	// its node; those that lead to others bear a name that no node has. None is an
+	// answer, too. An address that the provider does not know is an error.
+	Rules(ctx context.Context, q RuleQuery) ([]config.ForwardingRule, error)
+}
+
+// RuleQuery asks how a machine is reached from outside.
+type RuleQuery struct {
+	PublicAddress string
+	Port          int // on the machine, where it answers SSH
+	Machine       Machine
+}
+
+// ISODetacher is a Provider that can take the ISO image out of a machine's drive.
+type ISODetacher interface {
+	// DetachISO leaves a machine without an ISO. Nil means that none is attached,
+	// any more or at all, or that the machine is gone. An error means that one may
+	// still be attached, and the call may be repeated.
+	DetachISO(ctx context.Context, m Machine) error
+}
+
 // New is the provider that a cluster's configuration names. Its error means
 // that the configuration must be changed: trying again is useless.
 func New(cfg config.Infrastructure) (Provider, error) {
@@ -57,8 +82,11 @@ func New(cfg config.Infrastructure) (Provider, error) {
 		return none{}, nil
 	case config.InfraExec:
 		return newCommand(cfg)
+	case config.InfraCloudStack:
+		return newCloudStack(cfg)
 	}
-	return nil, fmt.Errorf("infrastructure.provider: %q is not known: use %s or %s", cfg.Provider, config.InfraNone, config.InfraExec)
+	return nil, fmt.Errorf("infrastructure.provider: %q is not known: use %s, %s or %s",
+		cfg.Provider, config.InfraNone, config.InfraExec, config.InfraCloudStack)
 }
 
 // none is for machines that Ebb does not touch: someone else removes them.

@@ -44,7 +44,7 @@ func TestNew(t *testing.T) {
 		require.NoError(t, p.Destroy(t.Context(), w1))
 	}
 	_, err := New(config.Infrastructure{Provider: "cloud"})
-	require.EqualError(t, err, `infrastructure.provider: "cloud" is not known: use none or exec`)
+	require.EqualError(t, err, `infrastructure.provider: "cloud" is not known: use none, exec or cloudstack`)
 	_, err = New(config.Infrastructure{Provider: "exec"})
 	require.EqualError(t, err, "infrastructure.command is required with provider exec: the program and its arguments")
 }
