@@ -24,6 +24,8 @@ type fakeOps struct {
 	started []ops.Request
 	exists  bool
 	filter  ops.Filter
+	notNow  string // why an action is refused
+	log     []ops.LogLine
 }
 
 func (f *fakeOps) Start(_ context.Context, r ops.Request) (ops.Operation, bool, error) {
@@ -44,6 +46,24 @@ func (f *fakeOps) List(_ context.Context, filter ops.Filter) ([]ops.Operation, e
 }
 
 func (f *fakeOps) Cancel(context.Context, string) error { return nil }
+
+func (f *fakeOps) Steer(_ context.Context, id string, action ops.Action, node string) (string, error) {
+	if f.notNow != "" {
+		return "", &ops.NotNowError{ID: id, Reason: f.notNow}
+	}
+	return strings.TrimSpace(string(action) + " " + node), nil
+}
+
+func (f *fakeOps) Logs(_ context.Context, _ string, filter ops.LogFilter, line func(ops.LogLine) error) error {
+	for _, l := range f.log {
+		if filter.Node == "" || filter.Node == l.Node {
+			if err := line(l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 func (f *fakeOps) Watch(ctx context.Context, _ string, changed func(ops.Operation)) error {
 	for _, op := range f.looks {

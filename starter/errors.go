@@ -50,18 +50,20 @@ func (e *stoppedError) Error() string {
 // exitCode is the code for the error a command ended with.
 func exitCode(err error) int {
 	var (
-		wrong    *usageError
-		request  *ops.RequestError
-		conflict *ops.ConflictError
-		outcome  *outcomeError
-		stopped  *stoppedError
+		wrong     *usageError
+		request   *ops.RequestError
+		conflict  *ops.ConflictError
+		notNow    *ops.NotNowError
+		unwilling *refusedPlan
+		outcome   *outcomeError
+		stopped   *stoppedError
 	)
 	switch {
 	case err == nil:
 		return exitDone
 	case errors.As(err, &wrong), errors.As(err, &request):
 		return exitUsage
-	case errors.As(err, &conflict):
+	case errors.As(err, &conflict), errors.As(err, &notNow), errors.As(err, &unwilling):
 		return exitRefused
 	case errors.As(err, &outcome):
 		return outcomeCode(outcome.op)

@@ -53,6 +53,9 @@ func heading(op ops.Operation, now time.Time, width int) []string {
 	if op.Status != nil && op.Status.Step != "" && !op.State.Over() {
 		lines[1] += ": " + op.Status.Step
 	}
+	if op.Status != nil && op.Status.Warning != "" {
+		lines = append(lines, wrap("! "+op.Status.Warning, width, "  ")...)
+	}
 	if live, ok := clusterTrouble(op); ok {
 		lines = append(lines, wrap("! "+live, width, "  ")...)
 	}

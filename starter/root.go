@@ -30,8 +30,9 @@ const aboutExitCodes = `Exit codes of ebb:
        everything it did was taken back
   130  you stopped following with Ctrl-C; the operation goes on
 
-upgrade, scale-down, drain and watch end with the code of the operation. The
-others end with 0, 1 or 2, whatever they show.`
+upgrade, scale-down, drain and watch end with the code of the operation. pause,
+resume, retry, skip-node and plan end with 3 when the operation, or the cluster,
+would not have it. The others end with 0, 1 or 2, whatever they show.`
 
 // run is the whole command; it returns the exit code.
 func run(ctx context.Context, a *app, args []string) int {
@@ -65,11 +66,14 @@ func newRoot(a *app) *cobra.Command {
 	root.AddGroup(
 		&cobra.Group{ID: groupOperate, Title: "Start an operation:"},
 		&cobra.Group{ID: groupFollow, Title: "Look at operations and clusters:"},
+		&cobra.Group{ID: groupSteer, Title: "Steer an operation that runs:"},
 		&cobra.Group{ID: groupEngine, Title: "Run Ebb:"})
 	root.AddCommand(
 		in(groupOperate, newUpgrade(a)), in(groupOperate, newScaleDown(a)), in(groupOperate, newDrain(a)),
-		in(groupFollow, newStatus(a)), in(groupFollow, newWatch(a)), in(groupFollow, newList(a)),
-		in(groupFollow, newCancel(a)), in(groupFollow, newClusters(a)),
+		in(groupFollow, newPlan(a)),
+		in(groupFollow, newStatus(a)), in(groupFollow, newWatch(a)), in(groupFollow, newList(a)), in(groupFollow, newLogs(a)),
+		in(groupSteer, newPause(a)), in(groupSteer, newResume(a)), in(groupSteer, newRetry(a)), in(groupSteer, newSkipNode(a)), in(groupSteer, newCancel(a)),
+		in(groupFollow, newClusters(a)),
 		in(groupEngine, newDev(a)), in(groupEngine, newDemo(a)),
 		newVersion(a),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: aboutExitCodes},
@@ -81,6 +85,7 @@ func newRoot(a *app) *cobra.Command {
 const (
 	groupOperate = "operate"
 	groupFollow  = "follow"
+	groupSteer   = "steer"
 	groupEngine  = "engine"
 )
 

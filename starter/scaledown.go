@@ -32,6 +32,7 @@ operation is taken off, the cluster is as it was. After that it goes through.
 	}
 	cmd.Flags().StringSliceVar(&o.request.Nodes, "nodes", nil, "names of the nodes to remove, comma-separated")
 	cmd.Flags().IntVar(&o.request.Count, "count", 0, "how many workers to remove, the newest first")
+	cmd.Flags().BoolVar(&o.request.Strict, "strict", false, "refuse when pods would find no room on the nodes that stay, instead of warning")
 	o.flags(cmd)
 	return cmd
 }

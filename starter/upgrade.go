@@ -32,6 +32,7 @@ script that runs is seen through to its end.
 		},
 	}
 	cmd.Flags().StringVar(&o.request.Target, "to", "", "Kubernetes version, for example 1.37.2 (required)")
+	cmd.Flags().StringSliceVar(&o.request.Hops, "hops", nil, "versions to stop at on the way to --to, one minor apart, comma-separated")
 	o.flags(cmd)
 	return cmd
 }

@@ -19,6 +19,9 @@ func stateText(op ops.Operation) string {
 		if op.Cancelling {
 			return "being cancelled"
 		}
+		if op.Status != nil && !op.Status.Paused.IsZero() {
+			return "paused"
+		}
 		return "running"
 	case ops.RolledBack:
 		return "rolled back"
@@ -60,17 +63,26 @@ func outcome(op ops.Operation) string {
 func advice(op ops.Operation) string {
 	switch {
 	case op.State == ops.Failed && op.Kind == workflows.KindUpgrade:
-		return fmt.Sprintf("find the cause (`ebb status %s` shows the nodes), then `ebb upgrade %s --to %s` goes on where it stopped", op.Cluster, op.Cluster, op.Target)
+		return fmt.Sprintf("find the cause (`ebb status %s` shows the nodes, `ebb logs %s` what the scripts printed), then `%s` goes on where it stopped", op.Cluster, op.ID, again(op))
 	case op.State == ops.Failed:
 		return fmt.Sprintf("`ebb status %s` shows in which state the cluster and its nodes are", op.Cluster)
 	case op.State == ops.RolledBack:
 		return "remove what was in the way, then start it again"
 	case op.State == ops.Cancelled && !op.RolledBack && op.Kind == workflows.KindUpgrade:
-		return fmt.Sprintf("`ebb upgrade %s --to %s` goes on where it stopped", op.Cluster, op.Target)
+		return fmt.Sprintf("`%s` goes on where it stopped", again(op))
 	case op.State == ops.Terminated, op.State == ops.TimedOut:
 		return fmt.Sprintf("`ebb status %s` shows the nodes; starting the operation again takes over from this one", op.Cluster)
 	}
 	return ""
+}
+
+// again is the command that goes on with an upgrade.
+func again(op ops.Operation) string {
+	text := fmt.Sprintf("ebb upgrade %s --to %s", op.Cluster, op.Target)
+	if len(op.Hops) > 0 {
+		text += " --hops " + strings.Join(op.Hops, ",")
+	}
+	return text
 }
 
 // phaseText is where a node is, with the attempt when it is not the first.

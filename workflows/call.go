@@ -19,6 +19,9 @@ var act *activities.Activities
 const (
 	apiCallTimeout  = 30 * time.Second // one request or a few to an API server
 	apiRetryFor     = 10 * time.Minute // an API server may be away this long before an operation gives up
+	infraTimeout    = 3 * time.Minute  // a call to an infrastructure, with the job that it starts
+	infraRetryFor   = 30 * time.Minute // an infrastructure may be away this long
+	detachFor       = 5 * time.Minute  // an ISO is no reason to keep an operation for longer
 	nodeCallTimeout = time.Minute      // one short command over SSH
 	nodeRetryFor    = 2 * time.Minute  // a node may be unreachable this long
 	settleFor       = 24 * time.Hour   // putting things back is tried for this long
@@ -37,6 +40,11 @@ func call[I, O any](ctx workflow.Context, activity func(context.Context, I) (O, 
 // onAPI is for activities that talk to the managed cluster's API server.
 func onAPI(ctx workflow.Context, summary string) workflow.Context {
 	return with(ctx, summary, apiCallTimeout, apiRetryFor, 0)
+}
+
+// onInfra is for activities that have the infrastructure do something.
+func onInfra(ctx workflow.Context, summary string) workflow.Context {
+	return with(ctx, summary, infraTimeout, infraRetryFor, 0)
 }
 
 // overSSH is for short commands on a node.

@@ -140,6 +140,7 @@ func TestSkippedWorkerIsLeftOutAndTheUpgradeSaysSo(t *testing.T) {
 	w.completes(cp1)
 	w.upgrades(w2)
 	w.verifies(upgraded(cp1), w1, upgraded(w2))
+	w.noISO(cp1)
 	w.releases(clusterstate.Alert)
 
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
@@ -172,6 +173,7 @@ func TestSkippedWorkerThatIsBeingDrainedIsGivenUp(t *testing.T) {
 	w.env.RegisterDelayedCallback(func() { skip = w.steers(UpdateSkipNode, NodeRequest{Node: "w1"}) }, time.Minute)
 	w.uncordons(w1)
 	w.verifies(upgraded(cp1), w1, upgraded(w2))
+	w.noISO(cp1)
 	w.releases(clusterstate.Alert)
 
 	w.env.ExecuteWorkflow(Upgrade, upgrade())

@@ -139,7 +139,7 @@ func (o *operation) remove(ctx workflow.Context, nodes []plan.Node, result *Scal
 			return err
 		}
 		result.Removed, result.Size = append(result.Removed, n.Name), result.Size-1
-		if _, err := call(onAPI(ctx, "destroy the machine of "+n.Name), act.DestroyMachine, in); err != nil {
+		if _, err := call(onInfra(ctx, "destroy the machine of "+n.Name), act.DestroyMachine, in); err != nil {
 			return err
 		}
 		result.Destroyed = append(result.Destroyed, n.Name)

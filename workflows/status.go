@@ -7,6 +7,7 @@ import (
 
 	"go.temporal.io/sdk/workflow"
 
+	"ebb/activities"
 	"ebb/internal/plan"
 )
 
@@ -84,8 +85,13 @@ func firstLine(s string) string {
 	return strings.ReplaceAll(line, "|", `\|`)
 }
 
-// track answers the status query of an operation.
+// track answers the status query of an operation, and takes the output of scripts
+// that is sent to it off its hands: it is for those who read the history.
 func (o *operation) track(ctx workflow.Context) error {
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		for output := workflow.GetSignalChannel(ctx, activities.SignalOutput); output.Receive(ctx, nil); {
+		}
+	})
 	return workflow.SetQueryHandler(ctx, QueryStatus, func() (Status, error) { return o.status, nil })
 }
 

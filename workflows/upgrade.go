@@ -299,7 +299,33 @@ func (c *climb) failed(ctx workflow.Context, cause error, total int) error {
 	}
 	done := fmt.Sprintf("%d of %d nodes are at %s; find the cause, then start the upgrade again: it goes on where it stopped",
 		len(c.result.Upgraded)+len(c.result.Skipped), total, c.version)
+	if problem := c.detachISOs(ctx); problem != "" {
+		done += "; " + problem
+	}
 	return c.end(ctx, cause, ErrFailed, clusterstate.Alert, done)
+}
+
+// versionDetachISO is the change that added the detaching of ISOs.
+const versionDetachISO = "detach-iso"
+
+// detachISOs takes the ISO with the binaries out of the machines, before the
+// upgrade can be started again: a late job would take it away from that one.
+func (c *climb) detachISOs(ctx workflow.Context) (problem string) {
+	if workflow.GetVersion(ctx, versionDetachISO, workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+		return ""
+	}
+	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	for _, n := range c.survey.Nodes {
+		detach := with(ctx, "detach the ISO from the machine of "+n.Name, infraTimeout, detachFor, 0)
+		result, err := call(detach, act.DetachISO, activities.DetachISOInput{Cluster: c.cluster, Node: n})
+		if err != nil {
+			return fmt.Sprintf("the ISO is still attached to the machine of %s: %s", n.Name, reason(err))
+		}
+		if !result.Detached {
+			break // the infrastructure has no ISOs
+		}
+	}
+	return ""
 }
 
 func failure(text string) error { return errors.New(text) }

@@ -75,6 +75,12 @@ func (w *world) upgrades(nodes ...plan.Node) {
 	w.completes(nodes...)
 }
 
+// noISO expects the question whether there are ISOs to detach, which there are not.
+func (w *world) noISO(first plan.Node) {
+	w.env.OnActivity(act.DetachISO, mock.Anything, activities.DetachISOInput{Cluster: "prod", Node: first}).
+		Return(activities.DetachISOResult{}, nil).Once()
+}
+
 func (w *world) verifies(nodes ...plan.Node) {
 	w.env.OnActivity(act.Survey, mock.Anything, activities.SurveyInput{Cluster: "prod"}).Return(settingsOf(nodes), nil).Once()
 }
@@ -118,6 +124,7 @@ func TestUpgradeStopsAtTheNodeThatFailsAndPutsItsLoadBack(t *testing.T) {
 	w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(w1, activities.PhaseUpgrade, 1)).
 		Return(activities.ScriptResult{}, fails(activities.TypeScript, "script (upgrade) on node w1: exit status 1: no space left on device")).Once()
 	w.uncordons(w1)
+	w.noISO(cp1)
 	w.releases(clusterstate.Alert)
 
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
@@ -168,6 +175,7 @@ func TestUpgradeGoesWiderButLetsRunningNodesFinish(t *testing.T) {
 		Return(activities.ScriptResult{}, nil).Once()
 	w.completes(w2)
 	w.uncordons(w1)
+	w.noISO(cp1)
 	w.releases(clusterstate.Alert)
 
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
@@ -243,6 +251,7 @@ func TestNodeThatJoinedMeanwhileIsNotForgotten(t *testing.T) {
 	w.drainSettings()
 	w.upgrades(cp1)
 	w.verifies(upgraded(cp1), w3)
+	w.noISO(cp1)
 	w.releases(clusterstate.Alert)
 
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
@@ -266,6 +275,7 @@ func TestSickControlPlaneStopsTheNextOne(t *testing.T) {
 	w.drainSettings()
 	w.upgrades(cp1)
 	w.reports(cp2)
+	w.noISO(cp1)
 	w.releases(clusterstate.Alert)
 
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
@@ -305,6 +315,7 @@ func TestUpgradeCancelledAtEachStep(t *testing.T) {
 			return drain.Result{}, w.cancelDuring("drain cp1")
 		}).Once()
 		w.uncordons(cp1)
+		w.noISO(cp1)
 		w.releases(clusterstate.Alert)
 		w.env.ExecuteWorkflow(Upgrade, upgrade())
 		kind, text := w.ended()
@@ -321,6 +332,7 @@ func TestUpgradeCancelledAtEachStep(t *testing.T) {
 		w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(cp1, activities.PhaseUpgrade, 1)).After(time.Minute).Return(activities.ScriptResult{}, nil).Once()
 		w.env.RegisterDelayedCallback(w.env.CancelWorkflow, 10*time.Second)
 		w.completes(cp1)
+		w.noISO(cp1)
 		w.releases(clusterstate.Alert)
 		w.env.ExecuteWorkflow(Upgrade, upgrade())
 		kind, text := w.ended()
@@ -448,4 +460,40 @@ func TestUpgradeRetryGoesOnAtTheHopWhereItStopped(t *testing.T) {
 	kind, text := w.ended()
 	require.Equal(t, ErrRefused, kind)
 	require.Contains(t, text, "nothing was changed; the cluster is in state Alert")
+}
+
+func TestFailedUpgradeDetachesTheISOsBeforeItIsInAlert(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		problem error
+		text    string
+	}{
+		{"of every machine", nil, "it goes on where it stopped; the cluster is in state Alert"},
+		{"and what goes wrong there hides nothing", fails(activities.TypeConfig, "the keys are not accepted"), "the ISO is still attached to the machine of w1: the keys are not accepted"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			nodes := []plan.Node{cp1, w1}
+			w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf(nodes))
+			w.fit(nodes...)
+			w.runs(activities.PhaseStage, nodes...)
+			w.reports(cp1)
+			w.env.OnActivity(act.Cordon, mock.Anything, on(cp1)).Return(activities.CordonResult{}, fails(activities.TypeConfig, "nodes is forbidden")).Once()
+			w.env.OnActivity(act.Uncordon, mock.Anything, on(cp1)).Return(activities.UncordonResult{}, nil).Once()
+			for n, err := range map[string]error{"cp1": nil, "w1": c.problem} {
+				w.env.OnActivity(act.DetachISO, mock.Anything, mock.MatchedBy(func(in activities.DetachISOInput) bool { return in.Node.Name == n })).
+					Return(func(context.Context, activities.DetachISOInput) (activities.DetachISOResult, error) {
+						w.note("detach " + n)
+						return activities.DetachISOResult{Detached: err == nil}, err
+					}).Once()
+			}
+			w.releases(clusterstate.Alert)
+			w.env.ExecuteWorkflow(Upgrade, upgrade())
+			kind, text := w.ended()
+			require.Equal(t, ErrFailed, kind)
+			require.Contains(t, text, "nodes is forbidden")
+			require.Contains(t, text, c.text)
+			require.Equal(t, []string{"detach cp1", "detach w1", "release Alert"}, w.called("detach", "release"))
+		})
+	}
 }

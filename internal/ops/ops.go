@@ -1,5 +1,5 @@
-// Package ops is how commands talk to operations: start, look, list, follow and
-// cancel. Client is the one interface; Temporal implements it over a Temporal
+// Package ops is how commands talk to operations: start, look, list, follow,
+// steer and cancel. Client is the one interface; Temporal implements it over a Temporal
 // client.
 package ops
 
@@ -25,6 +25,13 @@ type Client interface {
 	// Cancel asks an operation to take back what it did and to end. It returns
 	// when the request is recorded; cancelling one that is over changes nothing.
 	Cancel(ctx context.Context, id string) error
+	// Steer has a running operation pause, resume, leave a node out, or make the
+	// next attempt now (node empty = wherever one is waited for), and returns what
+	// it did. An action that makes no sense now is a *NotNowError.
+	Steer(ctx context.Context, id string, action Action, node string) (said string, err error)
+	// Logs calls line with every line that scripts have printed on the nodes, in
+	// order for each node; an error of line ends it and is returned.
+	Logs(ctx context.Context, id string, f LogFilter, line func(LogLine) error) error
 	// Watch calls changed with the operation as it is now, and again on each
 	// change, until it is over or ctx ends; the last call has the outcome. It
 	// rides out an engine that is away.

@@ -20,7 +20,9 @@ type Request struct {
 	Cluster string         `json:"cluster"`
 	Nodes   []string       `json:"nodes,omitempty"`  // to drain or to remove
 	Count   int            `json:"count,omitempty"`  // of workers to remove, when Nodes is empty
+	Strict  bool           `json:"strict,omitempty"` // of a scale-down: refuse when pods would find no room
 	Target  string         `json:"target,omitempty"` // version to upgrade to
+	Hops    []string       `json:"hops,omitempty"`   // versions an upgrade stops at on the way
 }
 
 // words are the kinds as a person types them.
@@ -85,7 +87,7 @@ func (r Request) Validate() error {
 	fault(!known, "there is no kind of operation %q", r.Kind)
 	switch r.Kind {
 	case workflows.KindUpgrade:
-		_, err := plan.ParseVersion(r.Target)
+		err := plan.CheckRoute(r.Hops, r.Target)
 		fault(err != nil, "target %v", err)
 	case workflows.KindDrain:
 		fault(len(r.Nodes) == 0, "no node to drain is named")
@@ -105,6 +107,14 @@ func (r Request) String() string {
 	switch {
 	case r.Target != "":
 		text += " to " + plan.Canonical(r.Target)
+		for i, hop := range r.Hops {
+			if i == 0 {
+				text += " by way of "
+			} else {
+				text += ", "
+			}
+			text += plan.Canonical(hop)
+		}
 	case len(r.Nodes) > 0:
 		text += ", " + strings.Join(r.Nodes, ", ")
 	case r.Count == 1:
@@ -117,18 +127,18 @@ func (r Request) String() string {
 
 // same reports whether two requests ask for the same thing.
 func (r Request) same(other Request) bool {
-	return r.Kind == other.Kind && r.Cluster == other.Cluster && r.Count == other.Count &&
-		plan.Canonical(r.Target) == plan.Canonical(other.Target) && slices.Equal(slices.Sorted(slices.Values(r.Nodes)), slices.Sorted(slices.Values(other.Nodes)))
+	return r.Kind == other.Kind && r.Cluster == other.Cluster && r.Count == other.Count && r.Strict == other.Strict &&
+		slices.EqualFunc(r.Hops, other.Hops, plan.SameVersion) && plan.Canonical(r.Target) == plan.Canonical(other.Target) && slices.Equal(slices.Sorted(slices.Values(r.Nodes)), slices.Sorted(slices.Values(other.Nodes)))
 }
 
 // workflow is the workflow that does it, and its input.
 func (r Request) workflow() (run, input any) {
 	switch r.Kind {
 	case workflows.KindUpgrade:
-		return workflows.Upgrade, workflows.UpgradeInput{Cluster: r.Cluster, Target: r.Target}
+		return workflows.Upgrade, workflows.UpgradeInput{Cluster: r.Cluster, Target: r.Target, Hops: r.Hops}
 	case workflows.KindDrain:
 		return workflows.Drain, workflows.DrainInput{Cluster: r.Cluster, Nodes: r.Nodes}
 	default:
-		return workflows.ScaleDown, workflows.ScaleDownInput{Cluster: r.Cluster, Nodes: r.Nodes, Count: r.Count}
+		return workflows.ScaleDown, workflows.ScaleDownInput{Cluster: r.Cluster, Nodes: r.Nodes, Count: r.Count, Strict: r.Strict}
 	}
 }

@@ -43,3 +43,8 @@ func (e *temporalEngine) Closed(ctx context.Context, operation string) (bool, er
 		return true, nil
 	}
 }
+
+// Signal implements activities.Engine.
+func (e *temporalEngine) Signal(ctx context.Context, workflow, run, name string, value any) error {
+	return e.client.SignalWorkflow(ctx, workflow, run, name, value)
+}

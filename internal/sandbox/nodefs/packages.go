@@ -14,6 +14,10 @@ import (
 // revisions are the packages of the community repositories, one repository a
 // minor, newest first as apt-cache madison lists them.
 var revisions = []struct{ minor, revision string }{
+	{"1.40", "1.40.1-1.1"},
+	{"1.39", "1.39.2-1.1"},
+	{"1.38", "1.38.3-1.1"},
+	{"1.38", "1.38.2-1.1"},
 	{"1.38", "1.38.1-1.1"},
 	{"1.37", "1.37.3-1.1"},
 	{"1.37", "1.37.2-1.1"},

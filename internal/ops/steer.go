@@ -1,0 +1,103 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+
+	"ebb/workflows"
+)
+
+// Action is a way to steer a running operation.
+type Action string
+
+// Actions.
+const (
+	Pause    Action = workflows.UpdatePause
+	Resume   Action = workflows.UpdateResume
+	SkipNode Action = workflows.UpdateSkipNode
+	RetryNow Action = workflows.UpdateRetryNow
+)
+
+// steerTimeout is how long a worker may take to answer; one that polls needs
+// milliseconds.
+const steerTimeout = 10 * time.Second
+
+// NotNowError is an action that an operation does not take now. Nothing was changed.
+type NotNowError struct{ ID, Reason string }
+
+func (e *NotNowError) Error() string { return fmt.Sprintf("%s: %s", e.ID, e.Reason) }
+
+// Steer implements Client.
+func (t *Temporal) Steer(ctx context.Context, id string, action Action, node string) (string, error) {
+	d, err := t.describe(ctx, id)
+	if err != nil {
+		return "", named(id, err)
+	}
+	if !d.open() {
+		return "", &NotNowError{ID: id, Reason: "it is over, there is nothing to " + string(action)}
+	}
+	var args []any
+	if action == SkipNode || action == RetryNow {
+		args = []any{workflows.NodeRequest{Node: node}}
+	}
+	said, err := t.update(ctx, id, action, args)
+	if action != RetryNow {
+		return said, err
+	}
+	// The nodes of an upgrade wait in workflows of their own.
+	answers := []string{said}
+	for _, child := range d.PendingChildren {
+		if node != "" && child.GetWorkflowId() != id+"/"+node {
+			continue
+		}
+		said, childErr := t.update(ctx, child.GetWorkflowId(), action, args)
+		answers, err = append(answers, said), errors.Join(err, childErr)
+	}
+	if text := strings.TrimPrefix(strings.Join(answers, "\n"), "\n"); strings.TrimSpace(text) != "" {
+		return strings.TrimSpace(text), nil
+	}
+	return "", firstOf(err)
+}
+
+// firstOf is the first of joined errors: of many that say the same, one is enough.
+func firstOf(err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 0 {
+		return firstOf(joined.Unwrap()[0])
+	}
+	return err
+}
+
+// update sends a Workflow Update and waits for the answer.
+func (t *Temporal) update(ctx context.Context, workflow string, action Action, args []any) (said string, err error) {
+	bounded, cancel := context.WithTimeout(ctx, steerTimeout)
+	defer cancel()
+	handle, err := t.client.UpdateWorkflow(bounded, client.UpdateWorkflowOptions{
+		WorkflowID: workflow, UpdateName: string(action), Args: args, WaitForStage: client.WorkflowUpdateStageCompleted,
+	})
+	if err == nil {
+		err = handle.Get(bounded, &said)
+	}
+	var (
+		refused *temporal.ApplicationError
+		over    *serviceerror.NotFound
+	)
+	switch {
+	case err == nil:
+		return said, nil
+	case errors.As(err, &refused):
+		return "", &NotNowError{ID: workflow, Reason: refused.Message()}
+	case errors.As(err, &over):
+		return "", &NotNowError{ID: workflow, Reason: "it is over, there is nothing to " + string(action)}
+	case ctx.Err() == nil && bounded.Err() != nil:
+		return "", fmt.Errorf("no worker has answered within %s: whether %s takes the %s is not known; `ebb status %s` shows it once a worker runs",
+			steerTimeout, workflow, action, workflow)
+	}
+	return "", fmt.Errorf("%s %s: %w", action, workflow, err)
+}

@@ -1,0 +1,44 @@
+package operations
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/client"
+
+	"ebb/internal/clusterstate"
+	"ebb/internal/testbed"
+	"ebb/internal/workers"
+)
+
+var triggerNow = client.ScheduleTriggerOptions{Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_BUFFER_ONE}
+
+func state(t *testing.T) clusterstate.State {
+	t.Helper()
+	record, err := shared.Record(t.Context())
+	require.NoError(t, err)
+	return record.State
+}
+
+func schedule(t *testing.T, ctx context.Context) *client.ScheduleDescription {
+	t.Helper()
+	d, err := shared.Client.ScheduleClient().GetHandle(ctx, workers.ReconcilerID(testbed.ClusterName)).Describe(ctx)
+	require.NoError(t, err)
+	return d
+}
+
+func paused(t *testing.T, ctx context.Context) bool {
+	t.Helper()
+	return schedule(t, ctx).Schedule.State.Paused
+}
+
+// reconciliations are the last runs of the reconciler.
+func reconciliations(t *testing.T) (runs []string) {
+	t.Helper()
+	for _, action := range schedule(t, t.Context()).Info.RecentActions {
+		runs = append(runs, action.StartWorkflowResult.WorkflowID)
+	}
+	return runs
+}
