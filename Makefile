@@ -48,9 +48,12 @@ check: lint-tools ## golangci-lint, workflowcheck, and go.mod as go mod tidy lea
 	@echo "check: go mod tidy"
 	@go mod tidy -diff
 
+RECORDING := $(CURDIR)/tests/replay/histories/$(shell date -u +%Y%m%d)
+
 .PHONY: record
-record: build tools ## record the replay histories of tests/replay from real runs on the sandbox
-	@EBB_RECORD=$(CURDIR)/tests/replay/histories go test -count=1 -timeout 20m ./tests/e2e/...
+record: build tools ## record replay histories from real runs on the sandbox, into a folder of their own in tests/replay/histories
+	@mkdir -p $(RECORDING)
+	@EBB_RECORD=$(RECORDING) go test -count=1 -timeout 20m ./tests/e2e/...
 
 .PHONY: clean
 clean: ## remove .bin/

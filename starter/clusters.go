@@ -137,7 +137,11 @@ func (a *app) checkNodes(ctx context.Context, registry *cluster.Registry, r *rep
 	if err != nil {
 		health.Faults = []string{err.Error()}
 	}
-	r.Faults = append(r.Faults, health.Faults...)
+	members, err := do.Etcd(ctx, activities.EtcdInput{Cluster: r.Cluster})
+	if err != nil {
+		members.Faults = []string{err.Error()}
+	}
+	r.Faults = append(append(r.Faults, health.Faults...), members.Faults...)
 	faults := make([][]string, len(survey.Nodes))
 	var group errgroup.Group
 	group.SetLimit(checkParallel)

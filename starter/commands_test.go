@@ -12,6 +12,8 @@ import (
 	rbac "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
+	"ebb/internal/drain"
+	"ebb/internal/forecast"
 	"ebb/internal/ops"
 	"ebb/workflows"
 )
@@ -212,4 +214,83 @@ func TestPermissionsAreThoseInTheManifest(t *testing.T) {
 		}
 	}
 	require.Equal(t, granted, checked)
+}
+
+func TestSteering(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"pause", "up-1"}, "up-1: pause\n"},
+		{[]string{"resume", "up-1"}, "up-1: resume\n"},
+		{[]string{"skip-node", "up-1", "w3"}, "up-1: skip-node w3\n"},
+		{[]string{"retry", "up-1"}, "up-1: retry-now\n"},
+		{[]string{"retry", "up-1", "w3"}, "up-1: retry-now w3\n"},
+		{[]string{"skip-node", "up-1", "w3", "-o", "json"}, `{"operation":"up-1","action":"skip-node","node":"w3","answer":"skip-node w3"}` + "\n"},
+	} {
+		code, out, errs := execute(t, &fakeOps{}, c.args...)
+		require.Equal(t, 0, code, errs)
+		require.Equal(t, c.want, out)
+	}
+}
+
+func TestSteeringThatIsNotTakenIsRefused(t *testing.T) {
+	code, out, errs := execute(t, &fakeOps{notNow: "it is paused already"}, "pause", "up-1")
+	require.Equal(t, exitRefused, code)
+	require.Empty(t, out)
+	require.Equal(t, "ebb: up-1: it is paused already\n", errs)
+	code, _, errs = execute(t, &fakeOps{}, "skip-node", "up-1")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, errs, "too few arguments: ebb skip-node OPERATION NODE")
+}
+
+func TestLogs(t *testing.T) {
+	f := &fakeOps{log: []ops.LogLine{
+		{Time: began, Node: "cp1", Phase: "upgrade", Attempt: 1, Text: "[upgrade] Fetching"},
+		{Time: began, Node: "w1", Phase: "upgrade", Attempt: 2, Hop: 1, Text: "done"},
+	}}
+	code, out, errs := execute(t, f, "logs", "up-1")
+	require.Equal(t, 0, code, errs)
+	at := began.Local().Format("15:04:05")
+	require.Equal(t, at+" cp1 upgrade | [upgrade] Fetching\n"+at+" w1 upgrade hop 2 run 2 | done\n", out)
+	_, out, _ = execute(t, f, "logs", "up-1", "--node", "w1", "-o", "json")
+	var line ops.LogLine
+	require.NoError(t, json.Unmarshal([]byte(out), &line))
+	require.Equal(t, "done", line.Text)
+}
+
+func TestRetryOfAnUpgradeInHopsNamesThem(t *testing.T) {
+	op := ended(ops.Failed, "w2 failed")[1]
+	op.Hops = []string{"1.36.9"}
+	require.Contains(t, verdict(op), "`ebb upgrade prod --to 1.37.2 --hops 1.36.9` goes on where it stopped")
+}
+
+func TestPlanInWords(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, printForecast(&out, "upgrade", forecast.Forecast{
+		Cluster: "prod", State: "Running", Version: "1.36.3", Target: "1.37.2", Hops: []string{"1.38.1"}, Parallel: 2,
+		Unfit: []string{"cp2"},
+		Steps: []forecast.Step{
+			{Node: "cp1", Role: "first-control-plane", Version: "1.36.3", Action: forecast.Apply, Drain: drain.Forecast{Node: "cp1", Moves: 1}},
+			{Node: "w1", Role: "worker", Version: "1.36.3", Action: forecast.Upgrade, Drain: drain.Forecast{
+				Node: "w1", Moves: 4, Risks: []string{"shop/db-0 is the only pod of StatefulSet db: it is down until it runs elsewhere"},
+				Blocked: []drain.BlockedPod{{Pod: "shop/web-1", Budget: "shop/web", Reason: "needs 2 healthy pods and has 2"}},
+			}},
+			{Node: "w2", Role: "worker", Version: "1.37.2", Action: forecast.Skip},
+		},
+	}))
+	require.Equal(t, `upgrade of prod, which is in state Running at 1.36.3, to 1.37.2, then 1.38.1 (2 workers at once)
+
+    NODE  ROLE                 VERSION                         MOVES
+1.  cp1   first-control-plane  1.36.3   kubeadm upgrade apply  1 pod
+2.  w1    worker               1.36.3   kubeadm upgrade node   4 pods
+3.  w2    worker               1.37.2   skipped: it is done
+
+In the way now:
+  cp2: the control plane is not Ready, or is cordoned
+  w1: shop/web-1 blocked by budget shop/web: needs 2 healthy pods and has 2
+
+Worth knowing:
+  w1: shop/db-0 is the only pod of StatefulSet db: it is down until it runs elsewhere
+`, out.String())
 }

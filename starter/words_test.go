@@ -51,7 +51,7 @@ func TestVerdictSaysWhatToDoNext(t *testing.T) {
 			"done in 1m05s: every node is at 1.37.2"},
 		{ops.Operation{State: ops.Refused, Message: "up-1 refused: cluster prod is held"}, "refused: cluster prod is held"},
 		{ops.Operation{State: ops.Failed, Message: "node w1"},
-			"failed: node w1\n  next: find the cause (`ebb status prod` shows the nodes), then `ebb upgrade prod --to 1.37.2` goes on where it stopped"},
+			"failed: node w1\n  next: find the cause (`ebb status prod` shows the nodes, `ebb logs up-1` what the scripts printed), then `ebb upgrade prod --to 1.37.2` goes on where it stopped"},
 		{ops.Operation{State: ops.RolledBack, RolledBack: true, Message: "x"}, "rolled back: x\n  next: remove what was in the way, then start it again"},
 		{ops.Operation{State: ops.Cancelled, RolledBack: true, Message: "x"}, "cancelled, rolled back: x"},
 		{ops.Operation{State: ops.Cancelled, Message: "x"}, "cancelled: x\n  next: `ebb upgrade prod --to 1.37.2` goes on where it stopped"},

@@ -99,9 +99,9 @@ func (o *operation) finished(ctx workflow.Context, n plan.Node, target string) (
 	if n.Role == plan.Worker {
 		return false, nil
 	}
-	health, err := call(onAPI(ctx, "are the other control planes healthy?"), act.Health, activities.HealthInput{Cluster: o.cluster, Except: n.Name})
-	if err == nil && len(health.Faults) > 0 {
-		err = failure("not started: " + strings.Join(health.Faults, "; "))
+	faults, err := o.controlPlaneFaults(ctx, n.Name)
+	if err == nil && len(faults) > 0 {
+		err = failure("not started: " + strings.Join(faults, "; "))
 	}
 	return false, err
 }

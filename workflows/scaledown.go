@@ -55,8 +55,12 @@ func ScaleDown(ctx workflow.Context, in ScaleDownInput) (ScaleDownResult, error)
 	if err != nil {
 		return ScaleDownResult{}, o.giveBack(ctx, err)
 	}
-	// 4. Their pods need room on the nodes that stay.
-	if err := o.checkCapacity(ctx, nodes, in.Strict); err != nil {
+	// 4. A control plane leaves only a healthy one behind, and pods need room.
+	err = o.checkControlPlanes(ctx, nodes)
+	if err == nil {
+		err = o.checkCapacity(ctx, nodes, in.Strict)
+	}
+	if err != nil {
 		return ScaleDownResult{}, o.giveBack(ctx, err)
 	}
 	// 5. Cordon them all, then drain them; or take it all back.
@@ -95,6 +99,30 @@ func (o *operation) machinesUp(ctx workflow.Context, nodes []plan.Node) ([]plan.
 		}
 	}
 	return up, nil
+}
+
+// versionLeaving is the change that added the look at the control planes that stay.
+const versionLeaving = "leaving-control-plane"
+
+// checkControlPlanes refuses to take a control plane away from an etcd, or from
+// other control planes, that are not healthy.
+func (o *operation) checkControlPlanes(ctx workflow.Context, leaving []plan.Node) error {
+	for _, n := range leaving {
+		if n.Role == plan.Worker {
+			continue
+		}
+		if workflow.GetVersion(ctx, versionLeaving, workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+			return nil
+		}
+		faults, err := o.controlPlaneFaults(ctx, n.Name)
+		if err == nil && len(faults) > 0 {
+			err = &plan.Refusal{Reason: fmt.Sprintf("control plane %s cannot leave: %s", n.Name, strings.Join(faults, "; "))}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // versionCapacity is the change that added the capacity check.

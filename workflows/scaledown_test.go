@@ -209,6 +209,8 @@ func TestScaleDownOfAControlPlaneResetsItFirst(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf([]plan.Node{cp1, cp2, w1}))
 	w.machinesAre(false, cp2)
+	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp2"}).Return(activities.HealthResult{}, nil).Once()
+	w.env.OnActivity(act.Etcd, mock.Anything, activities.EtcdInput{Cluster: "prod", Except: "cp2"}).Return(activities.EtcdResult{}, nil).Once()
 	w.roomFor(cp2)
 	w.cordons(cp2)
 	w.drainSettings()
@@ -226,6 +228,22 @@ func TestScaleDownOfAControlPlaneResetsItFirst(t *testing.T) {
 
 	require.NoError(t, w.env.GetWorkflowError())
 	require.Equal(t, []string{"drain cp2", "reset cp2", "delete cp2", "destroy cp2"}, w.called("drain", "reset", "delete", "destroy"))
+}
+
+func TestScaleDownLeavesNoSickEtcdBehind(t *testing.T) {
+	w := newWorld(t)
+	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf([]plan.Node{cp1, cp2, w1}))
+	w.machinesAre(false, cp2)
+	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp2"}).Return(activities.HealthResult{}, nil).Once()
+	w.env.OnActivity(act.Etcd, mock.Anything, activities.EtcdInput{Cluster: "prod", Except: "cp2"}).
+		Return(activities.EtcdResult{Faults: []string{"etcd member cp1 is not healthy: no answer within 3s"}}, nil).Once()
+	w.releases(clusterstate.Running)
+
+	w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Nodes: []string{"cp2"}})
+
+	kind, text := w.ended()
+	require.Equal(t, ErrRefused, kind)
+	require.Contains(t, text, "control plane cp2 cannot leave: etcd member cp1 is not healthy")
 }
 
 func TestRefusedClaimTouchesNothing(t *testing.T) {

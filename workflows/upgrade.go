@@ -149,11 +149,10 @@ func (o *operation) upgradeTimeout(nodes int) time.Duration {
 // preflight checks the control plane and every node, and reports all faults at once.
 func (c *climb) preflight(ctx workflow.Context, nodes []plan.Node) error {
 	c.step(ctx, "checking %d nodes before anything is touched", len(nodes))
-	health, err := call(onAPI(ctx, "is the control plane healthy?"), act.Health, activities.HealthInput{Cluster: c.cluster, Except: failedControlPlane(nodes)})
+	faults, err := c.controlPlaneFaults(ctx, failedControlPlane(nodes))
 	if err != nil {
 		return err
 	}
-	faults := health.Faults
 	err = each(ctx, nodes, preflightParallel, func(ctx workflow.Context, n plan.Node) error {
 		c.mark(ctx, n.Name, Checking, 0, "")
 		result, err := call(overSSH(ctx, "check "+n.Name), act.Preflight, activities.PreflightInput{Cluster: c.cluster, Node: n})
@@ -168,6 +167,23 @@ func (c *climb) preflight(ctx workflow.Context, nodes []plan.Node) error {
 		err = &plan.Refusal{Reason: fmt.Sprintf("the cluster is not fit for an upgrade: %s", strings.Join(faults, "; "))}
 	}
 	return err
+}
+
+// versionEtcd is the change that added the look at etcd's members.
+const versionEtcd = "etcd"
+
+// controlPlaneFaults is what keeps the control plane from doing without one of
+// its nodes.
+func (o *operation) controlPlaneFaults(ctx workflow.Context, except string) ([]string, error) {
+	health, err := call(onAPI(ctx, "is the control plane healthy?"), act.Health, activities.HealthInput{Cluster: o.cluster, Except: except})
+	if err != nil || workflow.GetVersion(ctx, versionEtcd, workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+		return health.Faults, err
+	}
+	etcd, err := call(overSSH(ctx, "are the members of etcd the control planes, and healthy?"), act.Etcd, activities.EtcdInput{Cluster: o.cluster, Except: except})
+	if err != nil && ctx.Err() == nil {
+		etcd.Faults, err = []string{"etcd cannot be looked at: " + reason(err)}, nil
+	}
+	return append(health.Faults, etcd.Faults...), err
 }
 
 // failedControlPlane is the control plane whose own upgrade is to be done or

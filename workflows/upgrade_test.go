@@ -19,6 +19,7 @@ const target = "1.37.2"
 
 func (w *world) fit(nodes ...plan.Node) {
 	w.env.OnActivity(act.Health, mock.Anything, mock.Anything).Return(activities.HealthResult{}, nil)
+	w.env.OnActivity(act.Etcd, mock.Anything, mock.Anything).Return(activities.EtcdResult{}, nil)
 	for _, n := range nodes {
 		w.env.OnActivity(act.Preflight, mock.Anything, activities.PreflightInput{Cluster: "prod", Node: n}).Return(activities.PreflightResult{}, nil).Once()
 	}
@@ -192,6 +193,8 @@ func TestPreflightReportsAllFaultsAndTouchesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]plan.Node{cp1, w1, w2}))
 	w.env.OnActivity(act.Health, mock.Anything, mock.Anything).Return(activities.HealthResult{Faults: []string{"control plane cp2 is cordoned"}}, nil).Once()
+	w.env.OnActivity(act.Etcd, mock.Anything, activities.EtcdInput{Cluster: "prod", Except: "cp1"}).
+		Return(activities.EtcdResult{Faults: []string{"control plane cp2 has no etcd member"}}, nil).Once()
 	w.env.OnActivity(act.Preflight, mock.Anything, activities.PreflightInput{Cluster: "prod", Node: cp1}).Return(activities.PreflightResult{}, nil).Once()
 	w.env.OnActivity(act.Preflight, mock.Anything, activities.PreflightInput{Cluster: "prod", Node: w1}).
 		Return(activities.PreflightResult{Faults: []string{"node w1: the address leads to another machine"}}, nil).Once()
@@ -203,7 +206,7 @@ func TestPreflightReportsAllFaultsAndTouchesNothing(t *testing.T) {
 
 	kind, text := w.ended()
 	require.Equal(t, ErrRefused, kind)
-	for _, fault := range []string{"cp2 is cordoned", "w1: the address leads to another machine", "w2: no route to host", "nothing was changed"} {
+	for _, fault := range []string{"cp2 is cordoned", "cp2 has no etcd member", "w1: the address leads to another machine", "w2: no route to host", "nothing was changed"} {
 		require.Contains(t, text, fault)
 	}
 }
@@ -266,6 +269,7 @@ func TestSickControlPlaneStopsTheNextOne(t *testing.T) {
 	nodes := []plan.Node{cp1, cp2}
 	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf(nodes))
 	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp1"}).Return(activities.HealthResult{}, nil)
+	w.env.OnActivity(act.Etcd, mock.Anything, mock.Anything).Return(activities.EtcdResult{}, nil)
 	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp2"}).
 		Return(activities.HealthResult{Faults: []string{"control plane cp1 is not Ready"}}, nil).Once()
 	for _, n := range nodes {
@@ -297,6 +301,7 @@ func TestUpgradeCancelledAtEachStep(t *testing.T) {
 		w := newWorld(t)
 		w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]plan.Node{cp1}))
 		w.env.OnActivity(act.Health, mock.Anything, mock.Anything).Return(activities.HealthResult{}, nil).Once()
+		w.env.OnActivity(act.Etcd, mock.Anything, mock.Anything).Return(activities.EtcdResult{}, nil).Once()
 		w.env.OnActivity(act.Preflight, mock.Anything, mock.Anything).Return(func(context.Context, activities.PreflightInput) (activities.PreflightResult, error) {
 			return activities.PreflightResult{}, w.cancelDuring("preflight")
 		}).Once()

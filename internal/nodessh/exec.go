@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"strings"
 	"sync"
 
@@ -121,4 +122,15 @@ func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return string(t.data[max(0, len(t.data)-outputLimit):])
+}
+
+// Dial connects from the node to an address, host:port as the node sees it. It
+// needs a server that allows TCP forwarding (sshd's default); the error is a
+// *TransportError.
+func (c *Client) Dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := c.conn.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, c.target.lost(ctx, "connect to "+address, err)
+	}
+	return conn, nil
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -48,8 +50,8 @@ func StartProcess(ctx context.Context, log string, env []string, name string, ar
 	defer func() { _ = out.Close() }()                                    // the child has its own
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), name, args...) // #nosec G204 -- one of our own binaries
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
+	cmd.SysProcAttr = dieWithParent()
+	if err := start(cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	p := &Process{Log: log, cmd: cmd, done: make(chan struct{})}
@@ -58,6 +60,25 @@ func StartProcess(ctx context.Context, log string, env []string, name string, ar
 		_ = cmd.Wait() // how it ended is in ProcessState
 	}()
 	return p, nil
+}
+
+// starts are carried out by one thread, for the kernel ties the life of a child
+// to the thread that started it.
+var starts = sync.OnceValue(func() chan<- func() {
+	tasks := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for task := range tasks {
+			task()
+		}
+	}()
+	return tasks
+})
+
+func start(cmd *exec.Cmd) error {
+	done := make(chan error)
+	starts() <- func() { done <- cmd.Start() }
+	return <-done
 }
 
 // Kill ends the process with SIGKILL, as a crash would, and waits for its end.
@@ -94,3 +115,6 @@ func (p *Process) ExitCode() int {
 	<-p.done
 	return p.cmd.ProcessState.ExitCode()
 }
+
+// PID is the process ID.
+func (p *Process) PID() int { return p.cmd.Process.Pid }

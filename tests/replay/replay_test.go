@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/api/temporalproto"
@@ -19,12 +21,13 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"ebb/internal/workers"
+	"ebb/workflows"
 )
 
 // histories are the recorded runs, by file name.
 func histories(t *testing.T) map[string]*historypb.History {
 	t.Helper()
-	files, err := filepath.Glob("histories/*.json")
+	files, err := filepath.Glob("histories/*/*.json") // a folder a recording
 	require.NoError(t, err)
 	require.NotEmpty(t, files, "no recorded histories: run make record")
 	all := map[string]*historypb.History{}
@@ -44,7 +47,7 @@ func workflowType(h *historypb.History) string {
 
 func TestReplay(t *testing.T) {
 	for file, history := range histories(t) {
-		t.Run(filepath.Base(file), func(t *testing.T) {
+		t.Run(filepath.Base(filepath.Dir(file))+"/"+filepath.Base(file), func(t *testing.T) {
 			replayer := worker.NewWorkflowReplayer()
 			workers.RegisterWorkflows(replayer)
 			started := history.GetEvents()[0].GetWorkflowExecutionStartedEventAttributes()
@@ -56,13 +59,44 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-func TestEveryWorkflowTypeHasAHistory(t *testing.T) {
+// endings are the ways in which each workflow ends that must have been recorded:
+// done, resumed (an upgrade that found finished nodes), canceled, or the type of
+// its error.
+var endings = map[string][]string{
+	"Drain":       {"done", "canceled", workflows.ErrRolledBack},
+	"ScaleDown":   {"done", "canceled", workflows.ErrRolledBack, workflows.ErrFailed, workflows.ErrRefused},
+	"Upgrade":     {"done", "resumed", "canceled", workflows.ErrRolledBack, workflows.ErrFailed, workflows.ErrRefused},
+	"UpgradeNode": {"done", "canceled", workflows.ErrFailed},
+	"Reconcile":   {"done"},
+}
+
+// ending tells how a recorded run ended.
+func ending(h *historypb.History) string {
+	last := h.GetEvents()[len(h.GetEvents())-1]
+	if done := last.GetWorkflowExecutionCompletedEventAttributes(); done != nil {
+		for _, p := range done.GetResult().GetPayloads() {
+			if workflowType(h) == "Upgrade" && strings.Contains(string(p.GetData()), `"skipped":`) {
+				return "resumed"
+			}
+		}
+		return "done"
+	}
+	if failed := last.GetWorkflowExecutionFailedEventAttributes(); failed != nil {
+		return failed.GetFailure().GetApplicationFailureInfo().GetType()
+	}
+	return strings.ToLower(strings.TrimPrefix(last.GetEventType().String(), "WorkflowExecution"))
+}
+
+func TestEveryEndingOfEveryWorkflowHasAHistory(t *testing.T) {
 	recorded := map[string]bool{}
 	for _, history := range histories(t) {
-		recorded[workflowType(history)] = true
+		recorded[workflowType(history)+" "+ending(history)] = true
 	}
 	for _, name := range workers.WorkflowTypes() {
-		require.True(t, recorded[name], "no recorded history of workflow %s: run make record", name)
+		require.NotEmpty(t, endings[name], "say how %s may end", name)
+		for _, how := range endings[name] {
+			assert.True(t, recorded[name+" "+how], "no recorded history of %s that ended %s: run make record", name, how)
+		}
 	}
 }
 

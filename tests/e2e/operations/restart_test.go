@@ -2,17 +2,21 @@ package operations
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
 	"go.uber.org/zap"
 
 	"ebb/internal/clusterstate"
+	"ebb/internal/config"
 	"ebb/internal/engine"
 	"ebb/internal/ops"
 	"ebb/internal/testbed"
@@ -52,6 +56,62 @@ func TestDevKilledInTheMiddleOfAnUpgrade(t *testing.T) {
 		testbed.Ran("cp1", "kubeadm upgrade apply v1.38.1", 1))
 	require.NoError(t, second.Stop())
 	require.Zero(t, second.ExitCode(), "SIGTERM ends it in an orderly way")
+}
+
+// A worker that is asked to stop hands a running drain to the other one, which
+// goes on in the same attempt.
+func TestWorkerHandsOverWhenItStops(t *testing.T) {
+	allow := forbid(t)
+	require.NoError(t, shared.Configure(func(c *config.Cluster) { c.Drain.Timeout = config.Duration(time.Minute) }))
+	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
+	require.NoError(t, shared.KillWorkers())
+	both := map[string]*testbed.Process{}
+	for range 2 {
+		w, err := shared.Worker(t.Context())
+		require.NoError(t, err)
+		both[fmt.Sprintf(":%d", w.PID())] = w
+	}
+	node := webHosts(t)[0]
+	id := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
+	until(t, id, blocked)
+	first := drainer(t, id)
+	require.Contains(t, both, first)
+
+	stopping := time.Now()
+	require.NoError(t, both[first].Stop())
+	require.Zero(t, both[first].ExitCode())
+	require.Less(t, time.Since(stopping), 10*time.Second, "within its grace")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, testbed.Poll(ctx, func() (bool, error) { return drainer(t, id) != first, nil }))
+	until(t, id, blocked)
+	allow()
+
+	end := finish(t, id)
+	require.Equal(t, ops.Done, end.State, text(end))
+	scheduled := 0
+	for _, event := range events(t, id) {
+		if event.GetActivityTaskScheduledEventAttributes().GetActivityType().GetName() == "Drain" {
+			scheduled++
+		}
+	}
+	require.Equal(t, 1, scheduled, "the handover is not an attempt")
+	operatorCordons(t, node, false)
+	untouched(t)
+}
+
+// drainer is the end of the identity, ":pid", of the worker that has the drain of
+// an operation, or "".
+func drainer(t *testing.T, id string) string {
+	t.Helper()
+	d, err := shared.Client.DescribeWorkflowExecution(t.Context(), id, "")
+	require.NoError(t, err)
+	for _, a := range d.GetPendingActivities() {
+		if worker := a.GetLastWorkerIdentity(); a.GetActivityType().GetName() == "Drain" && a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED {
+			return worker[strings.LastIndex(worker, ":"):]
+		}
+	}
+	return ""
 }
 
 // connect dials an engine that may still be starting.

@@ -192,6 +192,7 @@ func reconcile(t *testing.T) {
 		require.NoError(t, schedule.Trigger(ctx, triggerNow))
 	}
 	for _, run := range reconciliations(t) {
+		require.NoError(t, shared.Client.GetWorkflow(ctx, run, "").Get(ctx, nil))
 		record(t, run)
 	}
 }

@@ -1,0 +1,135 @@
+// Package etcd looks at the etcd of a cluster whose control planes run it
+// themselves ("stacked", as kubeadm sets it up by default), through one of them.
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+)
+
+// memberTimeout is how long one member may take to answer.
+const memberTimeout = 3 * time.Second
+
+// Access says how etcd is reached.
+type Access struct {
+	Dial                 func(ctx context.Context, address string) (net.Conn, error)
+	Address              string // host:port of one member
+	CA, Certificate, Key []byte // PEM, of a client
+}
+
+// Member is one member of an etcd cluster.
+type Member struct {
+	Name    string // the name of its node, as kubeadm names it; empty = it has been added and never started
+	Learner bool   // it does not count for the quorum yet
+	Fault   string // why it is not healthy; empty = it is
+}
+
+// Look lists the members, each asked for its health. The error is that the list
+// could not be had.
+func Look(ctx context.Context, a Access) ([]Member, error) {
+	client, err := connect(a, a.Address)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = client.Close() }() // nothing was written
+	bounded, cancel := context.WithTimeout(ctx, memberTimeout)
+	defer cancel()
+	list, err := client.MemberList(bounded)
+	if err != nil {
+		return nil, fmt.Errorf("list the members of etcd at %s: %w", a.Address, err)
+	}
+	alarms, err := client.AlarmList(bounded)
+	if err != nil {
+		return nil, fmt.Errorf("list the alarms of etcd at %s: %w", a.Address, err)
+	}
+	members := make([]Member, len(list.Members))
+	for i, m := range list.Members {
+		members[i] = Member{Name: m.Name, Learner: m.IsLearner, Fault: fault(ctx, a, m, alarms.Alarms)}
+	}
+	return members, nil
+}
+
+// fault asks a member itself, with a read that needs the quorum.
+func fault(ctx context.Context, a Access, m *etcdserverpb.Member, alarms []*etcdserverpb.AlarmMember) string {
+	for _, alarm := range alarms {
+		if alarm.MemberID == m.ID && alarm.Alarm != etcdserverpb.AlarmType_NONE {
+			return "it has raised the alarm " + alarm.Alarm.String()
+		}
+	}
+	if len(m.ClientURLs) == 0 {
+		return "it has not started"
+	}
+	client, err := connect(a, m.ClientURLs[0])
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = client.Close() }() // nothing was written
+	bounded, cancel := context.WithTimeout(ctx, memberTimeout)
+	defer cancel()
+	if _, err := client.Get(bounded, "health"); err != nil { // what etcdctl endpoint health reads
+		if errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Sprintf("no answer within %s", memberTimeout)
+		}
+		return err.Error()
+	}
+	return ""
+}
+
+func connect(a Access, endpoint string) (*clientv3.Client, error) {
+	pair, err := tls.X509KeyPair(a.Certificate, a.Key)
+	if err != nil {
+		return nil, errors.New("the client certificate for etcd cannot be used with its key") // the cause may quote the key
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(a.CA) {
+		return nil, errors.New("the CA certificate of etcd is no certificate")
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{endpoint}, DialTimeout: memberTimeout, Logger: zap.NewNop(),
+		TLS:         &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{pair}},
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(a.Dial)},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd at %s: %w", endpoint, err)
+	}
+	return client, nil
+}
+
+// Faults compares the members with the control planes of the cluster: each has
+// one member, there is no other, and all are healthy. The control plane that is
+// about to be upgraded (again) may be sick: its absence is what comes next, and
+// the others have to do without it anyway.
+func Faults(members []Member, controlPlanes []string, except string) (faults []string) {
+	seen := map[string]bool{}
+	for _, m := range members {
+		seen[m.Name] = true
+		switch {
+		case m.Name == "":
+			faults = append(faults, "etcd has a member that has never started: remove it (etcdctl member remove)")
+		case !slices.Contains(controlPlanes, m.Name):
+			faults = append(faults, fmt.Sprintf("etcd has a member %s, which is no control plane of the cluster: remove it (etcdctl member remove), it counts for the quorum", m.Name))
+		case m.Name == except:
+		case m.Learner:
+			faults = append(faults, fmt.Sprintf("etcd member %s is still a learner", m.Name))
+		case m.Fault != "":
+			faults = append(faults, fmt.Sprintf("etcd member %s is not healthy: %s", m.Name, m.Fault))
+		}
+	}
+	for _, name := range controlPlanes {
+		if !seen[name] && name != except {
+			faults = append(faults, fmt.Sprintf("control plane %s has no etcd member", name))
+		}
+	}
+	return faults
+}

@@ -1,0 +1,166 @@
+package etcd
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestFaults(t *testing.T) {
+	two := []string{"cp1", "cp2"}
+	for _, c := range []struct {
+		name    string
+		members []Member
+		except  string
+		want    []string
+	}{
+		{"whole", []Member{{Name: "cp1"}, {Name: "cp2"}}, "", nil},
+		{"sick", []Member{{Name: "cp1"}, {Name: "cp2", Fault: "no answer within 3s"}}, "cp1", []string{"etcd member cp2 is not healthy: no answer within 3s"}},
+		{"the one to be upgraded is sick", []Member{{Name: "cp1"}, {Name: "cp2", Fault: "no answer"}}, "cp2", nil},
+		{"the one to be upgraded has left", []Member{{Name: "cp1"}}, "cp2", nil},
+		{"missing", []Member{{Name: "cp1"}}, "", []string{"control plane cp2 has no etcd member"}},
+		{"learner", []Member{{Name: "cp1"}, {Name: "cp2", Learner: true}}, "", []string{"etcd member cp2 is still a learner"}},
+		{
+			"left behind", []Member{{Name: "cp1"}, {Name: "cp2"}, {Name: "cp3", Fault: "no answer"}}, "",
+			[]string{"etcd has a member cp3, which is no control plane of the cluster: remove it (etcdctl member remove), it counts for the quorum"},
+		},
+		{"never started", []Member{{Name: "cp1"}, {Name: "cp2"}, {}}, "", []string{"etcd has a member that has never started: remove it (etcdctl member remove)"}},
+	} {
+		require.Equal(t, c.want, Faults(c.members, two, c.except), c.name)
+	}
+}
+
+// ring is an etcd cluster of real members on loopback.
+type ring struct {
+	access  Access
+	members map[string]*exec.Cmd
+}
+
+func (r *ring) stop(t *testing.T, name string) {
+	t.Helper()
+	require.NoError(t, r.members[name].Process.Kill())
+	_ = r.members[name].Wait() // killed
+}
+
+func startRing(t *testing.T, names ...string) *ring {
+	t.Helper()
+	binary := filepath.Join(os.Getenv("EBB_BIN"), "etcd")
+	if _, err := os.Stat(binary); err != nil {
+		t.Skip("needs etcd in EBB_BIN: run make test")
+	}
+	dir := t.TempDir()
+	r := &ring{members: map[string]*exec.Cmd{}}
+	certificates(t, dir, &r.access)
+	var peers, clients []string
+	for range names {
+		peers, clients = append(peers, "https://"+free(t)), append(clients, "https://"+free(t))
+	}
+	var initial []string
+	for i, name := range names {
+		initial = append(initial, name+"="+peers[i])
+	}
+	for i, name := range names {
+		file := func(name string) string { return filepath.Join(dir, name) }
+		cmd := exec.CommandContext(context.Background(), binary, "--name="+name, "--data-dir="+file(name), "--log-level=error",
+			"--listen-client-urls="+clients[i], "--advertise-client-urls="+clients[i],
+			"--listen-peer-urls="+peers[i], "--initial-advertise-peer-urls="+peers[i], "--initial-cluster="+strings.Join(initial, ","),
+			"--client-cert-auth", "--trusted-ca-file="+file("ca.crt"), "--cert-file="+file("pair.crt"), "--key-file="+file("pair.key"),
+			"--peer-client-cert-auth", "--peer-trusted-ca-file="+file("ca.crt"), "--peer-cert-file="+file("pair.crt"), "--peer-key-file="+file("pair.key"))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		require.NoError(t, cmd.Start())
+		r.members[name] = cmd
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	}
+	r.access.Address = strings.TrimPrefix(clients[0], "https://")
+	r.access.Dial = func(ctx context.Context, address string) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", address) }
+	require.Eventually(t, func() bool {
+		members, err := Look(t.Context(), r.access)
+		return err == nil && len(Faults(members, names, "")) == 0
+	}, time.Minute, 100*time.Millisecond)
+	return r
+}
+
+func free(t *testing.T) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	return l.Addr().String()
+}
+
+func certificates(t *testing.T, dir string, a *Access) {
+	t.Helper()
+	make := func(cn string, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, []byte, []byte) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		require.NoError(t, err)
+		c := &x509.Certificate{
+			SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: cn},
+			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+			KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: parent == nil, BasicConstraintsValid: true,
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		}
+		if parent == nil {
+			parent, signer = c, key
+		}
+		der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), signer)
+		require.NoError(t, err)
+		made, err := x509.ParseCertificate(der)
+		require.NoError(t, err)
+		raw, err := x509.MarshalPKCS8PrivateKey(key)
+		require.NoError(t, err)
+		return made, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
+	}
+	ca, key, caPEM, _ := make("ca", nil, nil)
+	_, _, pair, pairKey := make("etcd", ca, key)
+	a.CA, a.Certificate, a.Key = caPEM, pair, pairKey
+	for name, body := range map[string][]byte{"ca.crt": caPEM, "pair.crt": pair, "pair.key": pairKey} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), body, 0o600))
+	}
+}
+
+func TestLookAtARealEtcd(t *testing.T) {
+	names := []string{"cp1", "cp2", "cp3"}
+	r := startRing(t, names...)
+
+	members, err := Look(t.Context(), r.access)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []Member{{Name: "cp1"}, {Name: "cp2"}, {Name: "cp3"}}, members)
+
+	r.stop(t, "cp3")
+	members, err = Look(t.Context(), r.access)
+	require.NoError(t, err)
+	faults := Faults(members, names, "cp1")
+	require.Len(t, faults, 1)
+	require.Contains(t, faults[0], "etcd member cp3 is not healthy: ")
+	require.Empty(t, Faults(members, names, "cp3"), "the one to be upgraded may be down")
+	require.Equal(t, []string{
+		"etcd has a member cp3, which is no control plane of the cluster: remove it (etcdctl member remove), it counts for the quorum",
+	}, Faults(members, names[:2], ""))
+
+	r.stop(t, "cp2")
+	members, err = Look(t.Context(), r.access)
+	require.True(t, err != nil || len(Faults(members, names, "")) == 3, "without a quorum none is healthy: %v %v", members, err)
+}
+
+func TestErrorsHoldNoKey(t *testing.T) {
+	a := Access{CA: []byte("no CA"), Certificate: []byte("no certificate"), Key: []byte("-----BEGIN PRIVATE KEY-----\nsecret")}
+	_, err := Look(t.Context(), a)
+	require.ErrorContains(t, err, "cannot be used with its key")
+	require.NotContains(t, fmt.Sprintf("%+v", err), "secret")
+}
