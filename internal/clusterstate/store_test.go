@@ -32,9 +32,8 @@ func claim(operation string, to State) Claim {
 	}
 }
 
-func target(version string) func(Record) (string, error) {
-	return func(Record) (string, error) { return version, nil }
-}
+// upgradeTo accepts an upgrade to 1.37.2.
+func upgradeTo(Record) (string, error) { return "1.37.2", nil }
 
 func finish(t *testing.T, s *Store, o Outcome, why ...any) State {
 	t.Helper()
@@ -58,7 +57,7 @@ func TestClusterWithoutLeaseIsRunningAndFree(t *testing.T) {
 func TestAcquireAndFinish(t *testing.T) {
 	s, _ := store(t)
 	c := claim("up-1", Upgrading)
-	c.Accept = target("1.37.2")
+	c.Accept = upgradeTo
 
 	got, err := s.Acquire(t.Context(), c)
 	require.NoError(t, err)
@@ -81,7 +80,7 @@ func TestAcquireAndFinish(t *testing.T) {
 func TestTargetIsDroppedWhenRunning(t *testing.T) {
 	s, _ := store(t)
 	c := claim("up-1", Upgrading)
-	c.Accept = target("1.37.2")
+	c.Accept = upgradeTo
 	_, err := s.Acquire(t.Context(), c)
 	require.NoError(t, err)
 	finish(t, s, Outcome{Operation: "up-1", To: Running, Version: "1.37.2"})
@@ -179,7 +178,7 @@ func TestAcquireDecidesAgainWhenAnotherWriterWasFaster(t *testing.T) {
 func TestAdvance(t *testing.T) {
 	s, _ := store(t)
 	c := claim("up-1", Upgrading)
-	c.Accept = target("1.37.2")
+	c.Accept = upgradeTo
 	_, err := s.Acquire(t.Context(), c)
 	require.NoError(t, err)
 	for range 2 { // the answer to the first may have been lost
@@ -196,7 +195,7 @@ func inAlert(t *testing.T) *Store {
 	t.Helper()
 	s, _ := store(t)
 	c := claim("up-1", Upgrading)
-	c.Accept = target("1.37.2")
+	c.Accept = upgradeTo
 	_, err := s.Acquire(t.Context(), c)
 	require.NoError(t, err)
 	require.Equal(t, Alert, finish(t, s, Outcome{Operation: "up-1", To: Alert, Message: "w2 failed"}))

@@ -88,7 +88,9 @@ func startRing(t *testing.T, names ...string) *ring {
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	}
 	r.access.Address = strings.TrimPrefix(clients[0], "https://")
-	r.access.Dial = func(ctx context.Context, address string) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", address) }
+	r.access.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", address)
+	}
 	require.Eventually(t, func() bool {
 		members, err := Look(t.Context(), r.access)
 		return err == nil && len(Faults(members, names, "")) == 0
@@ -106,7 +108,7 @@ func free(t *testing.T) string {
 
 func certificates(t *testing.T, dir string, a *Access) {
 	t.Helper()
-	make := func(cn string, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, []byte, []byte) {
+	issue := func(cn string, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, []byte, []byte) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		require.NoError(t, err)
 		c := &x509.Certificate{
@@ -126,8 +128,8 @@ func certificates(t *testing.T, dir string, a *Access) {
 		require.NoError(t, err)
 		return made, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
 	}
-	ca, key, caPEM, _ := make("ca", nil, nil)
-	_, _, pair, pairKey := make("etcd", ca, key)
+	ca, key, caPEM, _ := issue("ca", nil, nil)
+	_, _, pair, pairKey := issue("etcd", ca, key)
 	a.CA, a.Certificate, a.Key = caPEM, pair, pairKey
 	for name, body := range map[string][]byte{"ca.crt": caPEM, "pair.crt": pair, "pair.key": pairKey} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), body, 0o600))

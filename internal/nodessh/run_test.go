@@ -101,6 +101,38 @@ func TestRunUsesItsInterpreter(t *testing.T) {
 	require.Equal(t, "bash\n", out)
 }
 
+func TestOldRunsAreRemoved(t *testing.T) {
+	s := startServer(t, serverOptions{})
+	c := dialed(t, s.target(t))
+	run := runOf(t, "true")
+	runs := filepath.Dir(run.Dir)
+	long := time.Now().Add(-31 * 24 * time.Hour)
+	made := func(name, exit string, at time.Time) string {
+		dir := filepath.Join(runs, name)
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, "started"), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "lock"), nil, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "exit"), []byte(exit), 0o600))
+		require.NoError(t, os.Chtimes(filepath.Join(dir, "exit"), at, at))
+		return dir
+	}
+	old, recent, unfinished := made("old", "0\n", long), made("recent", "0\n", time.Now()), made("unfinished", "", long)
+	notes := filepath.Join(runs, ".done-op-0")
+	require.NoError(t, os.WriteFile(notes, nil, 0o600))
+	require.NoError(t, os.Chtimes(notes, long, long))
+	other := filepath.Join(runs, "not-a-run")
+	require.NoError(t, os.MkdirAll(other, 0o700))
+	require.NoError(t, os.Chtimes(other, long, long))
+
+	require.NoError(t, c.Start(t.Context(), run))
+	follow(t, c, run.Dir, 0)
+
+	require.NoDirExists(t, old)
+	require.NoFileExists(t, notes)
+	for _, kept := range []string{recent, unfinished, other, run.Dir} {
+		require.DirExists(t, kept)
+	}
+}
+
 func TestStartTwiceAtOnceRunsOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *testServer) {
 		counter := filepath.Join(t.TempDir(), "counter")

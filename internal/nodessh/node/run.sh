@@ -71,6 +71,17 @@ launch() {
     setsid sh ./wrapper "$PWD" </dev/null >/dev/null 2>&1 &
 }
 
+# prune: runs that ended more than 30 days ago, and the notes that scripts left
+# beside them, are of no use to anybody. No operation lives that long.
+prune() {
+    for old in ../*/; do
+        if [ -d "$old/started" ] && [ -n "$(find "$old/exit" -size +0 -mtime +30 2>/dev/null)" ]; then
+            flock -n "$old/lock" rm -rf "$old"
+        fi
+    done
+    find .. -maxdepth 1 -type f -name '.done-*' -mtime +30 -exec rm -f {} +
+}
+
 do_start() {
     command -v flock >/dev/null 2>&1 || fail "flock (util-linux) is not on this node"
     if ! mkdir -p "$dir" || ! cd "$dir" || ! chmod 700 .; then
@@ -81,6 +92,7 @@ do_start() {
         put env 600 "$env"
         put launch 700 "$launch"
         put wrapper 700 "$wrapper"
+        prune
         launch
         tries=0
         until [ -d started ]; do

@@ -1,7 +1,6 @@
 package operations
 
 import (
-	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,22 +21,22 @@ func state(t *testing.T) clusterstate.State {
 	return record.State
 }
 
-func schedule(t *testing.T, ctx context.Context) *client.ScheduleDescription {
+func schedule(t *testing.T) *client.ScheduleDescription {
 	t.Helper()
-	d, err := shared.Client.ScheduleClient().GetHandle(ctx, workers.ReconcilerID(testbed.ClusterName)).Describe(ctx)
+	d, err := shared.Client.ScheduleClient().GetHandle(t.Context(), workers.ReconcilerID(testbed.ClusterName)).Describe(t.Context())
 	require.NoError(t, err)
 	return d
 }
 
-func paused(t *testing.T, ctx context.Context) bool {
+func paused(t *testing.T) bool {
 	t.Helper()
-	return schedule(t, ctx).Schedule.State.Paused
+	return schedule(t).Schedule.State.Paused
 }
 
 // reconciliations are the last runs of the reconciler.
 func reconciliations(t *testing.T) (runs []string) {
 	t.Helper()
-	for _, action := range schedule(t, t.Context()).Info.RecentActions {
+	for _, action := range schedule(t).Info.RecentActions {
 		runs = append(runs, action.StartWorkflowResult.WorkflowID)
 	}
 	return runs

@@ -186,7 +186,7 @@ func reconcile(t *testing.T) {
 	require.NoError(t, schedule.Trigger(ctx, triggerNow))
 	for _, want := range []func() bool{
 		func() bool { return state(t) == clusterstate.Running },
-		func() bool { return paused(t, ctx) },
+		func() bool { return paused(t) },
 	} {
 		require.NoError(t, testbed.Poll(ctx, func() (bool, error) { return want(), nil }))
 		require.NoError(t, schedule.Trigger(ctx, triggerNow))
