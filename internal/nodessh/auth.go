@@ -17,6 +17,8 @@ import (
 
 const agentSocket = "SSH_AUTH_SOCK"
 
+var errEncrypted = errors.New("it is encrypted: set ssh.passphraseFile, or use ssh.agent")
+
 // credentials are the keys to offer, in order. Only public keys are ever offered:
 // nothing that could ask a question.
 type credentials struct {
@@ -35,7 +37,7 @@ func loadCredentials(ctx context.Context, t Target) (credentials, error) {
 	var creds credentials
 	if t.IdentityFile != "" {
 		signers, err := loadIdentity(t)
-		if err != nil {
+		if err != nil && (!t.Agent || !errors.Is(err, errEncrypted)) { // the agent may have that key, as for ssh
 			return credentials{}, err
 		}
 		creds.signers = signers
@@ -93,7 +95,7 @@ func parseKey(pem []byte, t Target) (ssh.Signer, error) {
 	var missing *ssh.PassphraseMissingError
 	if errors.As(err, &missing) {
 		if t.PassphraseFile == "" {
-			return nil, &KeyFileError{File: t.IdentityFile, Err: errors.New("it is encrypted: set ssh.passphraseFile, or use ssh.agent")}
+			return nil, &KeyFileError{File: t.IdentityFile, Err: errEncrypted}
 		}
 		passphrase, readErr := readPrivate(t.PassphraseFile)
 		if readErr != nil {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/crypto/ssh/agent"
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
@@ -274,24 +273,9 @@ func TestAgent(t *testing.T) {
 		require.NoError(t, err)
 		raw, err := ssh.ParseRawPrivateKey(pem)
 		require.NoError(t, err)
-		keyring := agent.NewKeyring()
-		require.NoError(t, keyring.Add(agent.AddedKey{PrivateKey: raw}))
-		socket := filepath.Join(t.TempDir(), "agent")
-		listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = listener.Close() })
-		go func() {
-			for {
-				conn, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				go func() { _ = agent.ServeAgent(keyring, conn) }()
-			}
-		}()
+		serveAgent(t, raw)
 		target := s.target(t)
 		target.IdentityFile, target.Agent = "", true
-		t.Setenv(agentSocket, socket)
 		c := dialed(t, target)
 		_, _, code, err := c.Exec(t.Context(), "true")
 		require.NoError(t, err)
