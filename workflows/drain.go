@@ -44,9 +44,8 @@ func Drain(ctx workflow.Context, in DrainInput) (DrainResult, error) {
 		return DrainResult{}, o.end(ctx, err, ErrRolledBack, o.from, "rolled back: "+o.uncordon(ctx, nodes))
 	}
 	// 4. Give the cluster back; the nodes stay cordoned.
-	if problem := o.release(ctx, o.from, "", ""); problem != "" {
-		return DrainResult{}, failure(problem)
+	if err := o.finish(ctx, o.from, "", "drained "+strings.Join(in.Nodes, ", ")); err != nil {
+		return DrainResult{}, err
 	}
-	o.step(ctx, "drained %s", strings.Join(in.Nodes, ", "))
 	return DrainResult{Drained: plan.Names(nodes)}, nil
 }

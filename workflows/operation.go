@@ -66,7 +66,8 @@ func (o *operation) claim(ctx workflow.Context, state clusterstate.State, hops .
 	o.from, o.station = claimed.From, claimed.Station
 	if claimed.TakenOver != "" {
 		o.step(ctx, "cleaning up after %s", claimed.TakenOver)
-		_, err = call(onAPI(ctx, "take back the cordons of "+claimed.TakenOver), act.UncordonAll,
+		// Nobody else will: a cancellation does not stop it.
+		_, err = call(settling(ctx, "take back the cordons of "+claimed.TakenOver), act.UncordonAll,
 			activities.UncordonAllInput{Cluster: o.cluster, Operation: claimed.TakenOver})
 	}
 	if err == nil {
@@ -78,11 +79,18 @@ func (o *operation) claim(ctx workflow.Context, state clusterstate.State, hops .
 	return nil
 }
 
+// versionRelease is the change that added a release after a claim that met a
+// wrong configuration.
+const versionRelease = "release-after-config"
+
 // refuse ends an operation that did not get the cluster. A claim whose answer was
 // lost, or that was cancelled in flight, may have got it after all, so it is
 // released all the same; a release of what is not held changes nothing.
 func (o *operation) refuse(ctx workflow.Context, err error) error {
-	if kindOf(err) == activities.TypeRefused || kindOf(err) == activities.TypeConfig {
+	if kind := kindOf(err); kind == activities.TypeRefused || kind == activities.TypeConfig {
+		if kind == activities.TypeConfig && workflow.GetVersion(ctx, versionRelease, workflow.DefaultVersion, 1) >= 1 { // an attempt before this one may have got it
+			o.release(ctx, "", "", "")
+		}
 		return temporal.NewNonRetryableApplicationError(fmt.Sprintf("%s refused: %s", o.id, reason(err)), ErrRefused, nil)
 	}
 	return o.giveBack(ctx, err)
@@ -134,6 +142,18 @@ func (o *operation) release(ctx workflow.Context, state clusterstate.State, mess
 		return "somebody else had taken the lock away"
 	}
 	return ""
+}
+
+// finish gives the cluster back after all went well. An error says that the work
+// is done and only the lock is left.
+func (o *operation) finish(ctx workflow.Context, state clusterstate.State, version, done string) error {
+	if problem := o.release(ctx, state, "", version); problem != "" {
+		text := fmt.Sprintf("%s of cluster %s (%s): %s, but %s", o.status.Kind, o.cluster, o.id, done, problem)
+		o.step(ctx, "ended: %s", text)
+		return temporal.NewNonRetryableApplicationError(text, ErrFailed, nil, o.status)
+	}
+	o.step(ctx, "%s", done)
+	return nil
 }
 
 // cordon makes a node unschedulable, unless it was.

@@ -75,10 +75,9 @@ func ScaleDown(ctx workflow.Context, in ScaleDownInput) (ScaleDownResult, error)
 		return ScaleDownResult{}, o.removalFailed(ctx, err, nodes, result)
 	}
 	// 7. Give the cluster back.
-	if problem := o.release(ctx, o.from, "", ""); problem != "" {
-		return ScaleDownResult{}, failure(problem)
+	if err := o.finish(ctx, o.from, "", "removed "+strings.Join(result.Removed, ", ")); err != nil {
+		return ScaleDownResult{}, err
 	}
-	o.step(ctx, "removed %s", strings.Join(result.Removed, ", "))
 	return result, nil
 }
 

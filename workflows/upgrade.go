@@ -66,10 +66,9 @@ func Upgrade(ctx workflow.Context, in UpgradeInput) (UpgradeResult, error) {
 		return UpgradeResult{}, err
 	}
 	// 4. Give the cluster back, Running at the new version.
-	if problem := o.release(ctx, clusterstate.Running, "", o.status.Target); problem != "" {
-		return UpgradeResult{}, failure(problem)
+	if err := o.finish(ctx, clusterstate.Running, o.status.Target, "every node is at "+o.status.Target); err != nil {
+		return UpgradeResult{}, err
 	}
-	o.step(ctx, "every node is at %s", o.status.Target)
 	return result, nil
 }
 

@@ -104,7 +104,10 @@ func checkSkew(f UpgradeFacts, next string) error {
 
 func acceptRetry(f UpgradeFacts) (Acceptance, error) {
 	own := ClusterVersion(f)
-	if SameVersion(f.Target, own) {
+	// A recorded target says that the cluster was not there yet, even when by now
+	// every kubelet reports it: the last node may not have become Ready.
+	unfinished := f.Record.Version == "" && SameVersion(f.Record.Target, f.Target)
+	if SameVersion(f.Target, own) && !unfinished {
 		return Acceptance{}, refuse("the cluster is in Alert and at %s already: an upgrade to its own version is not a retry", Canonical(f.Target))
 	}
 	at, err := stopped(f, own)
