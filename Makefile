@@ -32,6 +32,23 @@ test: build tools ## all tests: unit, workflows, replay, and end to end on the s
 	@go test ./activities/... ./internal/... ./workflows/... ./starter/... ./worker/... ./tests/replay/...
 	@echo "test: end to end on the sandbox (real kube-apiserver, etcd, SSH and Temporal)"
 	@go test -timeout 20m ./tests/e2e/...
+	@echo "test: some of the fault matrix (make faults runs all of it)"
+	@go test -timeout 15m ./tests/faults
+
+.PHONY: faults
+faults: build tools ## kill worker, engine, API server and SSH at every step, and race 200 times; all of it takes about an hour
+	@FAULTS=all go test -count=1 -timeout 120m -v ./tests/faults
+	@EBB_RACES=200 go test -count=1 -timeout 30m -v -run Race ./tests/e2e/operations
+	@EBB_SEEDS=5000 go test -count=1 -timeout 30m -run Randomised ./workflows
+
+.PHONY: lab lab-up lab-down
+lab: build ## upgrade a real kubeadm cluster on machines of this host (root, Debian; about 20 minutes, the first time longer)
+	@rm -rf $(BIN)/lab/logs
+	@EBB_LAB=1 EBB_LAB_LOGS=$(CURDIR)/$(BIN)/lab/logs go test -count=1 -v -timeout 60m ./tests/lab
+lab-up: build ## start the lab and keep it
+	@go run ./tests/lab/ebblab up .
+lab-down: ## remove the lab, all of it
+	@go run ./tests/lab/ebblab down .
 
 .PHONY: bench
 bench: build tools ## measure Ebb against kubectl on the same cluster, ten minutes (ROWS=one,three; BENCH_JSON=file)

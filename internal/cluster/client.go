@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/transport"
 
@@ -41,10 +42,15 @@ func NewClient(settings config.Cluster, wraps ...transport.WrapperFunc) (kuberne
 	rest.ContentType = "application/vnd.kubernetes.protobuf"
 	rest.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	rest.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
+	server, _, err := restclient.DefaultServerUrlFor(rest)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s of cluster %s: %w", settings.Kubeconfig, settings.Name, err)
+	}
 	for _, wrap := range wraps {
 		rest.Wrap(wrap)
 	}
-	rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
+	readyz := server.JoinPath("readyz").String()
+	rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{patient{next, readyz}} })
 	client, err := kubernetes.NewForConfig(rest)
 	if err != nil {
 		return nil, fmt.Errorf("client of cluster %s: %w", settings.Name, err)

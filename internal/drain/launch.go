@@ -29,7 +29,7 @@ type eviction struct {
 // launch sends the evictions that may go now, and returns when it should be
 // called again if nothing changes (zero = no such time).
 func (r *run) launch(ctx context.Context, now time.Time) (again time.Time) {
-	for _, p := range r.queue() {
+	for _, p := range r.queue(now) {
 		budget, free, at := r.consider(p, now)
 		again = earliest(again, at)
 		if !free || r.sending >= r.settings.Parallel || r.api.down() || now.Before(r.api.retryAt) {
@@ -37,7 +37,7 @@ func (r *run) launch(ctx context.Context, now time.Time) (again time.Time) {
 		}
 		var key types.NamespacedName
 		if budget != nil {
-			ok, at := r.watch.Ledger.Take(budget, p.ref(), now)
+			ok, at := r.charge(budget, p, now)
 			if !ok {
 				r.keep(p, budget)
 				again = earliest(again, at)
@@ -53,15 +53,30 @@ func (r *run) launch(ctx context.Context, now time.Time) (again time.Time) {
 	return again
 }
 
-// queue are the pods of the current tier that still have to be evicted. Those
-// whose budget lets them go in most waves come first, because that takes longest.
-func (r *run) queue() []*pod {
+// charge asks for one eviction under a budget, and says when to ask again if
+// nothing changes.
+func (r *run) charge(budget *policy.PodDisruptionBudget, p *pod, now time.Time) (ok bool, again time.Time) {
+	if at := r.news.assure(budget); now.Before(at) {
+		return false, at
+	}
+	return r.watch.Ledger.Take(budget, p.ref(), now)
+}
+
+// tier is the one whose pods go now.
+func (r *run) tier() int {
 	tier := critical
 	for _, p := range r.pods {
 		if !p.left() {
 			tier = min(tier, tierOf(p.Pod))
 		}
 	}
+	return tier
+}
+
+// queue are the pods of the current tier that still have to be evicted. Those
+// whose budget lets them go in most waves come first, because that takes longest.
+func (r *run) queue(now time.Time) []*pod {
+	tier := r.tier()
 	var queue []*pod
 	chain := map[types.UID]int{}
 	for _, p := range r.sorted() {
@@ -69,20 +84,17 @@ func (r *run) queue() []*pod {
 			continue
 		}
 		queue = append(queue, p)
-		standing := r.selectors.standing(p.Pod, r.watch.Budgets(p.Namespace))
-		if len(p.budgets) > 1 && len(standing) <= 1 {
-			p.tries, p.retryAt = 0, time.Time{} // somebody has repaired it
-		}
-		p.budgets = standing
-		if len(p.budgets) == 1 {
-			chain[p.budgets[0].UID]++
+		p.cover(r.selectors.standing(p.Pod, r.watch.Budgets(p.Namespace)))
+		r.news.note(p.standing, now)
+		if len(p.standing) == 1 {
+			chain[p.standing[0].UID]++
 		}
 	}
 	waves := func(p *pod) int {
-		if len(p.budgets) != 1 {
+		if len(p.standing) != 1 {
 			return 0
 		}
-		budget := p.budgets[0]
+		budget := p.standing[0]
 		atOnce := max(int(budget.Status.ExpectedPods-budget.Status.DesiredHealthy), 1)
 		return (chain[budget.UID] + atOnce - 1) / atOnce
 	}
@@ -100,15 +112,12 @@ func (r *run) consider(p *pod, now time.Time) (budget *policy.PodDisruptionBudge
 		return nil, false, time.Time{}
 	case now.Before(p.retryAt):
 		return nil, false, p.retryAt
-	case len(p.budgets) > 1 && p.tries == 0: // known to be refused
+	case len(p.standing) > 1 && p.tries == 0: // known to be refused
 		r.retryLater(p, 0, now)
-		r.keep(p, p.budgets...)
+		r.keep(p, p.standing...)
 		return nil, false, p.retryAt
-	case len(p.budgets) == 1:
-		budget = p.budgets[0]
-	}
-	if len(p.budgets) <= 1 {
-		p.budgets = nil // none keeps it, unless the ledger says so
+	case len(p.standing) == 1:
+		budget = p.standing[0]
 	}
 	return budget, true, time.Time{}
 }
@@ -165,7 +174,7 @@ func (r *run) settle(e eviction) {
 	case throttled:
 		r.throttle(retryAfter, message)
 	case replaced:
-		r.api.doubt = true
+		r.api.suspect()
 		r.retryLater(p, 0, now)
 	case overBudget:
 		if e.budget.Name == "" { // the watch knew of no budget that would forbid it
@@ -180,6 +189,9 @@ func (r *run) settle(e eviction) {
 func (r *run) retry(p *pod, trouble string, after time.Duration, now time.Time) {
 	r.retryLater(p, after, now)
 	p.trouble = trouble
+	if len(p.standing) <= 1 {
+		p.budgets = nil // it is not the budget
+	}
 	r.tell(p, trouble)
 }
 

@@ -30,11 +30,12 @@ type pod struct {
 	gone    bool // ended
 	skipped bool // terminating, and not waited for
 
-	budgets []*policy.PodDisruptionBudget // that keep it now
-	trouble string                        // the last refusal that no budget explains
-	tries   int                           // such refusals in a row
-	retryAt time.Time                     // not before
-	told    string                        // what the output says of it, so as to say it once
+	standing []*policy.PodDisruptionBudget // that the API server will ask
+	budgets  []*policy.PodDisruptionBudget // that keep it now
+	trouble  string                        // the last refusal that no budget explains
+	tries    int                           // such refusals in a row
+	retryAt  time.Time                     // not before
+	told     string                        // what the output says of it, so as to say it once
 }
 
 func (p *pod) left() bool { return p.gone || p.skipped }
@@ -50,6 +51,23 @@ func (p *pod) update(seen *core.Pod, fateOf func(*core.Pod) fate) {
 		return
 	}
 	p.Pod, p.fate = seen, fateOf(seen)
+}
+
+// cover notes the budgets that stand in the way now. What keeps the pod is that
+// until it is known better: not sending an eviction teaches nothing.
+func (p *pod) cover(standing []*policy.PodDisruptionBudget) {
+	if len(p.standing) > 1 && len(standing) <= 1 {
+		p.tries, p.retryAt = 0, time.Time{} // somebody has repaired it
+	}
+	p.standing = standing
+	switch {
+	case len(standing) > 1:
+		p.budgets = standing
+	case len(p.budgets) > 1, budgetNames(p.budgets) != budgetNames(standing):
+		p.budgets = nil
+	case len(p.budgets) == 1:
+		p.budgets = standing // its newest version
+	}
 }
 
 // observe takes the node's pods from the watch.

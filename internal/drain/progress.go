@@ -69,7 +69,8 @@ func (r *run) left() []BlockedPod { return r.blocked(true) }
 // blocked are the pods that something keeps; with all, also those that only
 // need more time.
 func (r *run) blocked(all bool) (list []BlockedPod) {
-	now, node := time.Now(), r.node()
+	now, node, tier := time.Now(), r.node(), r.tier()
+	api := r.api.keeps(now)
 	for _, p := range r.sorted() {
 		if p.left() {
 			continue
@@ -84,6 +85,8 @@ func (r *run) blocked(all bool) (list []BlockedPod) {
 			b.Reason = waiting(p, now, all)
 		case len(p.budgets) > 0 || p.trouble != "":
 			b = r.refusedBy(p)
+		case api != "" && tierOf(p.Pod) == tier:
+			b.Reason = api
 		case all:
 			b.Reason = "not evicted yet"
 			if tierOf(p.Pod) == critical {

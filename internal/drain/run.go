@@ -60,6 +60,7 @@ type run struct {
 	lists     chan listing // answers
 	listing   bool
 	api       health
+	news      news
 	requests  sync.WaitGroup
 	confirmed bool // a list from the API server has shown the node empty
 
@@ -72,7 +73,7 @@ func newRun(req Request) *run {
 	req.Settings = req.Settings.withDefaults()
 	return &run{
 		req: req, settings: req.Settings, selectors: selectors{}, started: time.Now(),
-		pods: map[types.UID]*pod{}, owners: map[string]*owner{},
+		pods: map[types.UID]*pod{}, owners: map[string]*owner{}, news: news{versions: map[types.UID]string{}},
 		evictions: make(chan eviction, req.Settings.Parallel), lists: make(chan listing, 1),
 		out: newOutput(req),
 	}

@@ -53,7 +53,7 @@ func refusal(pod *core.Pod, s Settings) BlockedPod {
 	b := BlockedPod{Pod: podName(pod)}
 	owner := meta.GetControllerOf(pod)
 	switch {
-	case owner != nil && owner.Kind == "DaemonSet":
+	case owner != nil && owner.Kind == "DaemonSet" && owner.APIVersion == apps.SchemeGroupVersion.String():
 		b.Reason = fmt.Sprintf("its DaemonSet %s does not exist, nothing would create it again", owner.Name)
 		b.Advice = "set drain.force: true to evict it, or delete it"
 	case !s.DeleteEmptyDir && len(emptyDirs(pod)) > 0:

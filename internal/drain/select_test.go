@@ -36,6 +36,11 @@ var kinds = map[string]func(*core.Pod){
 	"finisheddaemon": func(p *core.Pod) {
 		p.Status.Phase, p.OwnerReferences = core.PodFailed, []meta.OwnerReference{controller("DaemonSet", "agent")}
 	},
+	"foreign daemon": func(p *core.Pod) { // another project's DaemonSet is a controller like any other
+		emptyDir(p)
+		p.OwnerReferences = []meta.OwnerReference{controller("DaemonSet", "lost")}
+		p.OwnerReferences[0].APIVersion = "example.com/v1"
+	},
 	"job": func(p *core.Pod) { p.OwnerReferences = []meta.OwnerReference{controller("Job", "batch")} },
 }
 
@@ -87,6 +92,7 @@ func TestRefusalSaysWhatToSet(t *testing.T) {
 	require.Equal(t, "drain.force", settingIn(refusal(newPod("a", kinds["orphan"]), Settings{})))
 	require.Equal(t, "drain.deleteEmptyDir", settingIn(refusal(newPod("a", kinds["bareemptydir"]), Settings{})))
 	require.Equal(t, "drain.force", settingIn(refusal(newPod("a", kinds["bareemptydir"]), Settings{DeleteEmptyDir: true})))
+	require.Equal(t, "drain.deleteEmptyDir", settingIn(refusal(newPod("a", kinds["foreign daemon"]), Settings{})))
 }
 
 func settingIn(b BlockedPod) string {

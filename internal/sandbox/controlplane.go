@@ -231,14 +231,16 @@ func (c *controlPlane) ended() error {
 	return nil
 }
 
-// restartAPI ends the kube-apiserver and starts it again after the downtime, on the same port.
-func (c *controlPlane) restartAPI(ctx context.Context, downtime time.Duration) error {
+// restartAPI ends the kube-apiserver, by SIGKILL when the grace is 0, says so, and
+// starts it again after the downtime, on the same port.
+func (c *controlPlane) restartAPI(ctx context.Context, grace, downtime time.Duration, ended func()) error {
 	c.restart.Lock()
 	defer c.restart.Unlock()
 	if c.stopped {
 		return errors.New("the sandbox is stopped")
 	}
-	c.processes()[0].stop(stopGrace)
+	c.processes()[0].stop(grace)
+	ended()
 	select {
 	case <-ctx.Done():
 	case <-time.After(downtime):

@@ -29,12 +29,13 @@ const markerPause = 100 * time.Millisecond
 type Machine struct {
 	name      string
 	machineID string // as registered
+	info      nodefs.Info
 	dir       nodefs.Dir
 	ssh       *sshServer
 	plane     *controlPlane
 
 	mu   sync.Mutex // over the faults file
-	gone bool       // its destruction was seen; only watchMachines uses it
+	gone bool       // its destruction was seen; Sandbox.markers guards it
 }
 
 // Name is the name of the machine's node.
@@ -203,20 +204,27 @@ func (s *Sandbox) watchMachines() {
 		case <-s.quit:
 			return
 		case <-ticker.C:
+			s.bury()
 		}
-		for _, m := range s.machines {
-			if m.gone || !m.Destroyed() {
-				continue
-			}
-			m.gone = true
-			m.ssh.close()
-			killUnder(m.dir.Bin())
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			if err := m.setKubelet(ctx, false); err != nil {
-				s.opts.Log.Warn("sandbox: kubelet of a destroyed machine", zap.String("node", m.name), zap.Error(err))
-			}
-			cancel()
-			s.opts.Log.Info("sandbox: machine destroyed", zap.String("node", m.name))
+	}
+}
+
+// bury does what the destruction of machines leads to, once for each.
+func (s *Sandbox) bury() {
+	s.markers.Lock()
+	defer s.markers.Unlock()
+	for _, m := range s.machines {
+		if m.gone || !m.Destroyed() {
+			continue
 		}
+		m.gone = true
+		m.ssh.close()
+		killUnder(m.dir.Bin())
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		if err := m.setKubelet(ctx, false); err != nil {
+			s.opts.Log.Warn("sandbox: kubelet of a destroyed machine", zap.String("node", m.name), zap.Error(err))
+		}
+		cancel()
+		s.opts.Log.Info("sandbox: machine destroyed", zap.String("node", m.name))
 	}
 }

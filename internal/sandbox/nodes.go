@@ -63,8 +63,9 @@ func (s *Sandbox) addMachine(ctx context.Context, name string, port int, control
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{name: name, machineID: info.MachineID, dir: nodefs.Of(s.opts.Dir, name), plane: s.plane}
+	m := &Machine{name: name, machineID: info.MachineID, info: info, dir: nodefs.Of(s.opts.Dir, name), plane: s.plane}
 	m.ssh = &sshServer{port: port, user: user, dir: m.dir, log: s.opts.Log.With(zap.String("node", name))}
+	m.ssh.tap = func() { s.taps.commandEnded(name) }
 	if err := m.ssh.newHostKey(); err != nil {
 		return nil, err
 	}

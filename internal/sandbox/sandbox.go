@@ -77,6 +77,8 @@ type Sandbox struct {
 	stopped  sync.Once
 	quit     chan struct{}
 	watching sync.WaitGroup
+	markers  sync.Mutex // over what becomes of machines: one destruction or reset at a time
+	taps     taps
 }
 
 // Start makes a cluster in an empty directory and waits until its nodes are
@@ -149,10 +151,8 @@ func (s *Sandbox) settle(ctx context.Context) error {
 			return fmt.Errorf("wait for the service account of %s: %w", namespace, err)
 		}
 	}
-	for _, name := range s.order {
-		if err := waitFor(ctx, s.plane.ended, client.CoreV1().Nodes(), name, settled); err != nil {
-			return fmt.Errorf("wait for node %s: %w", name, err)
-		}
+	if err := s.awaitNodes(ctx); err != nil {
+		return err
 	}
 	s.watching.Go(s.watchMachines)
 	return nil
@@ -182,6 +182,7 @@ func (s *Sandbox) Stop() {
 	s.stopped.Do(func() {
 		close(s.quit)
 		s.watching.Wait()
+		s.taps.close()
 		for _, m := range s.machines {
 			m.ssh.close()
 		}
@@ -223,8 +224,17 @@ func (s *Sandbox) Nodes(ctx context.Context) ([]core.Node, error) {
 // RestartAPIServer stops the kube-apiserver and starts it again after the
 // downtime, on the same port; it returns when the server is ready.
 func (s *Sandbox) RestartAPIServer(ctx context.Context, downtime time.Duration) error {
-	if err := s.plane.restartAPI(ctx, downtime); err != nil {
+	if err := s.plane.restartAPI(ctx, stopGrace, downtime, func() {}); err != nil {
 		return fmt.Errorf("restart the kube-apiserver of the sandbox: %w", err)
+	}
+	return nil
+}
+
+// KillAPIServer is RestartAPIServer with SIGKILL: requests under way get no
+// answer. It calls killed as soon as the server is dead.
+func (s *Sandbox) KillAPIServer(ctx context.Context, downtime time.Duration, killed func()) error {
+	if err := s.plane.restartAPI(ctx, 0, downtime, killed); err != nil {
+		return fmt.Errorf("kill the kube-apiserver of the sandbox: %w", err)
 	}
 	return nil
 }

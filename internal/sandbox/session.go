@@ -25,6 +25,7 @@ type session struct {
 	dir     nodefs.Dir
 	log     *zap.Logger
 	channel ssh.Channel
+	ended   func() // called when the command has ended, before the client is told
 	cmd     *exec.Cmd
 }
 
@@ -93,6 +94,7 @@ func (s *session) finish(cmd *exec.Cmd) {
 		s.log.Warn("sandbox: wait for a command", zap.Error(err))
 		return
 	}
+	s.ended()
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		for name, signal := range signals {
 			if signal == status.Signal() {

@@ -46,6 +46,7 @@ type sshServer struct {
 	user ssh.PublicKey
 	dir  nodefs.Dir
 	log  *zap.Logger
+	tap  func() // called at the end of each command
 
 	mu       sync.Mutex
 	hostKey  ssh.Signer
@@ -173,6 +174,6 @@ func (s *sshServer) serve(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		go (&session{dir: s.dir, log: s.log, channel: channel}).serve(requests)
+		go (&session{dir: s.dir, log: s.log, channel: channel, ended: s.tap}).serve(requests)
 	}
 }

@@ -19,16 +19,7 @@ func (s *Sandbox) addSystem(ctx context.Context) error {
 	client := s.Client()
 	_, err := client.CoreV1().ConfigMaps(namespace).Create(ctx, &core.ConfigMap{
 		ObjectMeta: meta.ObjectMeta{Name: kubeadmConfigName},
-		Data: map[string]string{"ClusterConfiguration": fmt.Sprintf(`apiVersion: kubeadm.k8s.io/v1beta4
-clusterName: sandbox
-imageRepository: registry.k8s.io
-kind: ClusterConfiguration
-kubernetesVersion: v%s
-networking:
-  dnsDomain: cluster.local
-  podSubnet: 10.244.0.0/16
-  serviceSubnet: 10.96.0.0/16
-`, s.opts.Version)},
+		Data:       kubeadmConfig(s.opts.Version),
 	}, meta.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("make %s: %w", kubeadmConfigName, err)
@@ -45,6 +36,19 @@ networking:
 		return fmt.Errorf("make the DaemonSet kube-proxy: %w", err)
 	}
 	return nil
+}
+
+func kubeadmConfig(version string) map[string]string {
+	return map[string]string{"ClusterConfiguration": fmt.Sprintf(`apiVersion: kubeadm.k8s.io/v1beta4
+clusterName: sandbox
+imageRepository: registry.k8s.io
+kind: ClusterConfiguration
+kubernetesVersion: v%s
+networking:
+  dnsDomain: cluster.local
+  podSubnet: 10.244.0.0/16
+  serviceSubnet: 10.96.0.0/16
+`, version)}
 }
 
 // letNodesRead is the role that kubeadm gives to joining nodes.

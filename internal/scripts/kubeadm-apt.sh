@@ -11,6 +11,7 @@
 #   EBB_OPERATION        names the operation: within one, a finished step is not repeated
 #   EBB_RUN_DIR          directory of this run; the notes on finished steps lie beside it
 #   EBB_LOCK_WAIT        seconds to wait for another package manager, default 300
+#   EBB_MIRRORS_DIR      containerd's registry mirrors, default /etc/containerd/certs.d
 # Exit: 0 done, 75 try again later, anything else fails the node.
 set -eu
 
@@ -63,8 +64,9 @@ apt() {
     repaired=no
     began=$(date +%s)
     while :; do
-        # The status goes through a file because sh has no pipefail.
-        { rc=0; apt-get -o "DPkg::Lock::Timeout=$lock_wait" -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@" </dev/null 2>&1 || rc=$?; echo "$rc" >"$tmp/rc"; } | tee "$tmp/out"
+        # The status goes through a file because sh has no pipefail. Without a
+        # terminal of its own, dpkg does not count up to 100% in the output.
+        { rc=0; apt-get -o "DPkg::Lock::Timeout=$lock_wait" -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@" </dev/null 2>&1 || rc=$?; echo "$rc" >"$tmp/rc"; } | tee "$tmp/out"
         rc=$(cat "$tmp/rc")
         if [ "$rc" = 0 ]; then
             return 0
@@ -243,9 +245,16 @@ image_repository() {
         -o 'jsonpath={.data.ClusterConfiguration}' 2>/dev/null </dev/null | sed -n 's/^imageRepository: *"*\([^" ]*\)"*$/\1/p'
 }
 
+# mirrors is where nodes are told of registry mirrors, by convention.
+mirrors=${EBB_MIRRORS_DIR:-/etc/containerd/certs.d}
+
 pull_image() {
     if command -v crictl >/dev/null 2>&1; then
         crictl pull "$1" </dev/null
+    elif [ -d "$mirrors" ]; then
+        # Unlike crictl, ctr does not go through containerd's own configuration:
+        # without this it would pass by the mirrors of a node that needs them.
+        ctr -n k8s.io images pull --hosts-dir "$mirrors" "$1" >/dev/null </dev/null
     else
         ctr -n k8s.io images pull "$1" >/dev/null </dev/null
     fi

@@ -301,6 +301,21 @@ func TestAptStage(t *testing.T) {
 	require.NotContains(t, strings.Join(calls, "\n"), "install", "installed packages are not fetched")
 }
 
+// A node without crictl pulls with ctr, which has to be told of the mirrors.
+func TestAptStageUsesMirrors(t *testing.T) {
+	m := newMachine(t)
+	require.NoError(t, os.Remove(filepath.Join(m.bin, "crictl")))
+	m.env["EBB_MIRRORS_DIR"] = filepath.Join(m.dir, "certs.d")
+	pulls := func() []string {
+		code, out, calls := m.run(apt, "stage", "worker")
+		require.Zero(t, code, out)
+		return calls[len(calls)-3:]
+	}
+	require.Equal(t, "ctr -n k8s.io images pull registry.example/kube-proxy:v1.37.2", pulls()[0])
+	require.NoError(t, os.Mkdir(m.env["EBB_MIRRORS_DIR"], 0o755))
+	require.Equal(t, "ctr -n k8s.io images pull --hosts-dir "+m.env["EBB_MIRRORS_DIR"]+" registry.example/kube-proxy:v1.37.2", pulls()[0])
+}
+
 func TestAptStageSwitchesRepository(t *testing.T) {
 	m := newMachine(t)
 	m.write("state/offered", "1.36.3-1.1\n")

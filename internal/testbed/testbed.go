@@ -6,10 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/client"
@@ -17,7 +16,6 @@ import (
 
 	"ebb/internal/config"
 	"ebb/internal/embedded"
-	"ebb/internal/engine"
 	"ebb/internal/ops"
 	"ebb/internal/sandbox"
 )
@@ -32,18 +30,24 @@ type Options struct {
 	UIPort  int                   // of the Web UI; 0 = a free one, -1 = none
 	Edit    func(*config.Cluster) // changes to what ebb.yaml says of the sandbox
 	Log     *zap.Logger
+
+	EngineProcess bool     // the engine is `ebb dev --no-worker`, which KillEngine can kill; without a Web UI
+	WorkerCommand []string // program and arguments of a worker; nil = ebb-worker
+	WorkerEnv     []string // added to a worker's environment
 }
 
 // Bed is a running test bed.
 type Bed struct {
 	Sandbox    *sandbox.Sandbox
-	Engine     *embedded.Server
+	Engine     *embedded.Server // nil when the engine is a process of its own
 	Client     client.Client
 	Ops        ops.Client
 	Config     string // path of ebb.yaml
 	Kubeconfig string // path of the worker's, which has the rights of deployments/ only
 
 	options Options
+	address string // of the engine, host:port
+	engine  *Process
 	workers []*Process
 }
 
@@ -86,58 +90,29 @@ func (b *Bed) Configure(edit func(*config.Cluster)) error {
 	return nil
 }
 
-// StartEngine starts the engine on its file, which may hold operations from before.
-func (b *Bed) StartEngine(ctx context.Context) error {
-	o := embedded.Options{Dir: filepath.Join(b.options.Dir, "engine"), UIPort: b.options.UIPort, Log: b.options.Log}
-	if b.Engine != nil { // workers that are running look for it where it was
-		_, port, err := net.SplitHostPort(b.Engine.Address())
-		if err != nil {
-			return err
-		}
-		if o.Port, err = strconv.Atoi(port); err != nil {
-			return err
-		}
-	}
-	server, err := embedded.Start(ctx, o)
-	if err != nil {
-		return fmt.Errorf("start the engine: %w", err)
-	}
-	b.Engine = server
-	b.Client, err = engine.Dial(ctx, b.options.Log, engine.Options{Address: server.Address(), Namespace: server.Namespace()})
-	if err != nil {
-		return err
-	}
-	b.Ops = ops.NewTemporal(b.Client, server.Namespace())
-	return nil
-}
-
-// StopEngine stops the engine as a crash would leave it: its file stays.
-func (b *Bed) StopEngine() {
-	b.Client.Close()
-	b.Engine.Stop()
-}
-
 // Stop ends everything that was started.
 func (b *Bed) Stop() error {
 	var errs []error
 	for _, w := range b.workers {
 		errs = append(errs, w.Stop())
 	}
-	if b.Engine != nil {
-		b.StopEngine()
-	}
+	errs = append(errs, b.endEngine())
 	b.Sandbox.Stop()
 	return errors.Join(errs...)
 }
 
-// Worker starts an ebb-worker process for the test bed.
+// Worker starts a worker process for the test bed.
 func (b *Bed) Worker(ctx context.Context) (*Process, error) {
-	binary, err := Binary("ebb-worker")
-	if err != nil {
-		return nil, err
+	command := b.options.WorkerCommand
+	if len(command) == 0 {
+		binary, err := Binary("ebb-worker")
+		if err != nil {
+			return nil, err
+		}
+		command = []string{binary}
 	}
 	log := filepath.Join(b.options.Dir, fmt.Sprintf("worker-%d.log", len(b.workers)+1))
-	p, err := StartProcess(ctx, log, append(os.Environ(), b.Env()...), binary)
+	p, err := StartProcess(ctx, log, slices.Concat(os.Environ(), b.Env(), b.options.WorkerEnv), command[0], command[1:]...)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +131,7 @@ func (b *Bed) KillWorkers() error {
 
 // Env points an ebb process at the test bed.
 func (b *Bed) Env() []string {
-	return []string{"EBB_CONFIG=" + b.Config, "TEMPORAL_ADDRESS=" + b.Engine.Address(), "TEMPORAL_NAMESPACE=" + b.Engine.Namespace()}
+	return []string{"EBB_CONFIG=" + b.Config, "TEMPORAL_ADDRESS=" + b.address, "TEMPORAL_NAMESPACE=" + client.DefaultNamespace}
 }
 
 // Poll asks until the answer is yes, the error is not nil, or ctx ends. It is

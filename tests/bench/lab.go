@@ -32,8 +32,12 @@ type lab struct {
 }
 
 func newLab(ctx context.Context, dir string, s shape) (*lab, error) {
+	command, err := workerCommand(s.name)
+	if err != nil {
+		return nil, err
+	}
 	bed, err := testbed.Start(ctx, testbed.Options{
-		Dir: dir, UIPort: -1,
+		Dir: dir, UIPort: -1, WorkerCommand: command,
 		Sandbox: sandbox.Options{ControlPlanes: 1, Workers: s.workers, PodReadyDelay: podReadyDelay, PodDeleteDelay: podDeleteDelay},
 	})
 	if err != nil {

@@ -6,7 +6,8 @@
 // scheduler, with pods that are ready two seconds after their start and gone one
 // second after their deletion. kubectl is built from the same pinned module. Ebb
 // is the product: an operation through Temporal, done by a worker process. The
-// rows are also written as JSON to the file that BENCH_JSON names.
+// rows are also written as JSON to the file that BENCH_JSON names. PROFILE=<path>
+// writes CPU profiles of the worker to <path>-<cluster>.pprof.
 package main
 
 import (
@@ -24,9 +25,15 @@ import (
 
 func main() {
 	selected := flag.String("rows", "", "rows to run, separated by commas (default all): "+strings.Join(rowNames(), ", "))
+	worker := flag.String("worker", "", "be a worker and write a CPU profile to this file (see PROFILE)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *selected)
+	var err error
+	if *worker != "" {
+		err = profiledWorker(ctx, *worker)
+	} else {
+		err = run(ctx, *selected)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

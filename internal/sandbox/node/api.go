@@ -45,11 +45,18 @@ func (n node) api(as nodefs.KeyPair) (*api, error) {
 	return &api{url: n.info.API, client: &http.Client{Transport: transport, Timeout: apiTimeout}}, nil
 }
 
-// call makes a request, again and again while the API server is down or overloaded.
+// call makes a request, again and again while the API server is down, overloaded,
+// or so new that it does not know yet what this node may do.
 func (a *api) call(method, path string, body any) (code int, answer []byte, err error) {
+	settled := false
 	for deadline := time.Now().Add(apiPatience); ; time.Sleep(apiPause) {
 		code, answer, err = a.once(method, path, body)
 		down := err != nil || code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
+		if code == http.StatusForbidden && !settled {
+			down = true
+			ready, _, readyErr := a.once(http.MethodGet, "/readyz", nil)
+			settled = readyErr == nil && ready == http.StatusOK
+		}
 		if !down || time.Now().After(deadline) {
 			return code, answer, err
 		}

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net"
 	"os"
 
 	"ebb/internal/sandbox/nodefs"
@@ -34,8 +36,28 @@ func infra(dir string) int {
 	if err != nil {
 		return fail("infra", fmt.Errorf("machine of node %s: %w", req.Machine.Node, err))
 	}
+	if err := tap(dir, req); err != nil {
+		return fail("infra", err)
+	}
 	fmt.Printf("{\"state\":%q}\n", state)
 	return 0
+}
+
+// tap tells the sandbox what was done, if it listens, and waits for its leave to answer.
+func tap(dir string, req infraRequest) error {
+	socket := nodefs.InfraTap(dir)
+	if !nodefs.Marked(socket) {
+		return nil
+	}
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return fmt.Errorf("tell the sandbox: %w", err)
+	}
+	_, err = fmt.Fprintf(conn, "%s %s\n", req.Action, req.Machine.Node)
+	if err == nil {
+		_, err = io.Copy(io.Discard, conn) // to the end of the connection
+	}
+	return errors.Join(err, conn.Close())
 }
 
 func act(d nodefs.Dir, req infraRequest) (state string, err error) {

@@ -22,6 +22,11 @@ type Dir string
 // Of is the directory of a node of the sandbox in the given directory.
 func Of(sandbox, node string) Dir { return Dir(filepath.Join(sandbox, "nodes", node)) }
 
+// InfraTap is the socket on which the sandbox in the given directory hears what
+// its infrastructure command has done; the command answers when the sandbox has
+// closed the connection. Without the socket it answers at once.
+func InfraTap(sandbox string) string { return filepath.Join(sandbox, "infra.sock") }
+
 // Current is the node that this process runs on: the one whose bin folder is on PATH.
 func Current() (Dir, error) {
 	for _, entry := range filepath.SplitList(os.Getenv("PATH")) {

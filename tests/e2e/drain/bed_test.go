@@ -100,7 +100,7 @@ func (b *drainBed) newNamespace() {
 func (b *drainBed) clean(p place) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	client := b.cluster.Client
+	client := b.box.Client()
 	for _, node := range append(slices.Clone(p.others), p.node) {
 		b.cordon(ctx, node, false)
 	}
@@ -127,7 +127,7 @@ func (b *drainBed) clean(p place) {
 func (b *drainBed) cordon(ctx context.Context, node string, on bool) {
 	b.t.Helper()
 	patch := fmt.Sprintf(`{"spec":{"unschedulable":%v}}`, on)
-	_, err := b.cluster.Client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), meta.PatchOptions{})
+	_, err := b.box.Client().CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), meta.PatchOptions{})
 	require.NoError(b.t, err)
 }
 

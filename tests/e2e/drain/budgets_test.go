@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	policy "k8s.io/api/policy/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb/internal/drain"
@@ -15,13 +17,45 @@ func TestDrainFollowsItsBudget(t *testing.T) {
 	b := newDrainBed(t)
 	b.deploy("web", 3)
 	b.budget("web", "web", unavailable(1))
+	tape := b.record()
+	allowances := b.allowances("web")
 	result, err := b.start(time.Minute).wait()
 	require.NoError(t, err)
 	require.Equal(t, 3, result.Evicted)
-	require.Equal(t, 3, strings.Count(result.Output, "evicting pod "+b.namespace), "no eviction was refused")
+	evictions, allowed := tape.evictions(), allowances()
+	require.Len(t, evictions, 3, "no eviction was refused")
+	require.GreaterOrEqual(t, len(allowed), 2)
+	for i, e := range evictions[1:] {
+		require.InDelta(t, 0, e.at.Sub(allowed[i]).Seconds(), 1, "the moment the budget allows it")
+	}
 	budget, err := b.cluster.Client.PolicyV1().PodDisruptionBudgets(b.namespace).Get(t.Context(), "web", meta.GetOptions{})
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, budget.Status.CurrentHealthy, int32(2))
+}
+
+// allowances notes when a budget that allowed nothing allows something again.
+func (b *drainBed) allowances(name string) (times func() []time.Time) {
+	b.t.Helper()
+	events, err := b.box.Client().PolicyV1().PodDisruptionBudgets(b.namespace).Watch(b.t.Context(), meta.SingleObject(meta.ObjectMeta{Name: name}))
+	require.NoError(b.t, err)
+	noted := make(chan []time.Time, 1)
+	go func() {
+		var allowed []time.Time
+		before := int32(1)
+		for event := range events.ResultChan() {
+			if budget, ok := event.Object.(*policy.PodDisruptionBudget); ok {
+				if budget.Status.DisruptionsAllowed > 0 && before == 0 {
+					allowed = append(allowed, time.Now())
+				}
+				before = budget.Status.DisruptionsAllowed
+			}
+		}
+		noted <- allowed
+	}()
+	return func() []time.Time {
+		events.Stop()
+		return <-noted
+	}
 }
 
 func TestDrainNamesWhatCannotWork(t *testing.T) {
@@ -39,13 +73,15 @@ func TestDrainNamesWhatCannotWork(t *testing.T) {
 	b.budget("all", "all", available(1))
 	b.budget("crash", "crash", unavailable(1))
 
+	tape := b.record()
 	a := b.start(12 * time.Second)
-	for app, want := range map[string]drain.BlockedPod{
+	cases := map[string]drain.BlockedPod{
 		"twice": {Budget: b.namespace + "/one, " + b.namespace + "/two", Reason: "2 budgets select it", Advice: "selectors"},
 		"zero":  {Budget: b.namespace + "/zero", Reason: "maxUnavailable: 0", Advice: "maxUnavailable"},
 		"all":   {Budget: b.namespace + "/all", Reason: "minAvailable: 1", Advice: "minAvailable"},
 		"crash": {Budget: b.namespace + "/crash", Reason: "CrashLoopBackOff", Advice: "unhealthyPodEvictionPolicy: AlwaysAllow"},
-	} {
+	}
+	for app, want := range cases {
 		got, after := a.blocked(t, b.namespace+"/"+app)
 		require.Less(t, after, time.Second, app)
 		require.Equal(t, want.Budget, got.Budget)
@@ -59,9 +95,22 @@ func TestDrainNamesWhatCannotWork(t *testing.T) {
 	require.ErrorAs(t, err, &failure)
 	require.Len(t, failure.Blocked, 4, "the pod without a budget has gone")
 	require.InDelta(t, 12, time.Since(a.started).Seconds(), 1.5)
-	for _, text := range []string{"drain node " + b.node, b.namespace + "/one", b.namespace + "/two", "pod " + b.namespace + "/fine"} {
-		require.ErrorContains(t, err, text)
+	require.ErrorContains(t, err, "drain node "+b.node)
+	require.ErrorContains(t, err, "pod "+b.namespace+"/fine")
+	for _, want := range cases {
+		for _, text := range []string{"blocked by budget " + want.Budget + ": ", want.Reason, want.Advice} {
+			require.ErrorContains(t, err, text)
+		}
 	}
+	var refused []request
+	for _, e := range tape.evictions() {
+		if e.code == http.StatusInternalServerError {
+			refused = append(refused, e)
+		}
+	}
+	require.NotEmpty(t, refused, "the API server has said so itself, with its 500")
+	require.LessOrEqual(t, len(refused), 8)
+	require.Greater(t, refused[len(refused)-1].at.Sub(a.started), 4*time.Second, "it is tried until the attempt ends")
 }
 
 func TestDrainErrorAndReportsSayTheSame(t *testing.T) {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"regexp"
 	"testing"
 	"time"
 
@@ -40,27 +41,43 @@ func TestDrainEndsWhenItsNodeObjectIsDeleted(t *testing.T) {
 	require.True(t, result.NodeGone)
 }
 
-// The machine loses its power while a pod is terminating on it: no kubelet will
-// ever end that pod.
+// The machine loses its power while two pods are terminating on it. No kubelet
+// will ever end them, and one has a finalizer besides that nobody takes away.
 func TestDrainOfANodeThatGoesDown(t *testing.T) {
 	b := newDrainBed(t)
+	tape := b.record()
 	slow := b.deploy("slow", 1, slowToStop(30*time.Second))[0]
+	held := b.deploy("held", 1, func(p *core.PodTemplateSpec) { p.Finalizers = []string{"example.com/hold"} })[0]
 	grace := func(r *drain.Request) { r.Settings.GracePeriod = 1 }
 	a := b.start(10*time.Second, grace)
-	a.evicted(t, 1)
+	a.evicted(t, 2)
 	b.powerOff()
 	_, err := a.wait()
-	require.ErrorIs(t, err, drain.ErrTimeout, "by default it is waited for all the same")
-	require.ErrorContains(t, err, "node Ready: Unknown (NodeStatusUnknown)")
+	require.ErrorIs(t, err, drain.ErrTimeout, "by default they are waited for all the same")
+	require.InDelta(t, 10, time.Since(a.started).Seconds(), 1.5)
 	var failure *drain.Error
 	require.ErrorAs(t, err, &failure)
-	require.Len(t, failure.Blocked, 1)
-	require.Equal(t, b.namespace+"/"+slow.Name, failure.Blocked[0].Pod)
-	require.Contains(t, failure.Blocked[0].Advice, "drain.skipWaitForDeleteTimeout")
+	require.Len(t, failure.Blocked, 2)
+	for i, want := range []struct{ pod, reason, advice string }{
+		{held.Name, "finalizers: example.com/hold; node Ready: Unknown (NodeStatusUnknown)", "finalizer"},
+		{slow.Name, "node Ready: Unknown (NodeStatusUnknown)", "drain.skipWaitForDeleteTimeout"},
+	} {
+		for _, got := range []drain.BlockedPod{failure.Blocked[i], a.last().Blocked[i]} {
+			require.Equal(t, b.namespace+"/"+want.pod, got.Pod)
+			require.Regexp(t, "^still terminating [0-9]+s after its grace period; "+regexp.QuoteMeta(want.reason)+"$", got.Reason)
+			require.Contains(t, got.Advice, want.advice)
+		}
+	}
 
 	result, err := b.start(time.Minute, func(r *drain.Request) { r.Settings.SkipWaitForDelete = time.Second }).wait()
 	require.NoError(t, err)
-	require.Zero(t, result.Evicted, "it was evicted before")
-	require.Equal(t, []string{b.namespace + "/" + slow.Name}, result.Skipped)
+	require.Zero(t, result.Evicted, "they were evicted before")
+	require.Equal(t, []string{b.namespace + "/" + held.Name, b.namespace + "/" + slow.Name}, result.Skipped)
 	require.Less(t, result.Took, 5*time.Second)
+	tape.requireOnce(t, []core.Pod{slow, held})
+	for _, pod := range []core.Pod{slow, held} {
+		left, err := b.cluster.Client.CoreV1().Pods(b.namespace).Get(t.Context(), pod.Name, meta.GetOptions{})
+		require.NoError(t, err, "it is still there")
+		require.NotNil(t, left.DeletionTimestamp)
+	}
 }

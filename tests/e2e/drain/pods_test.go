@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -10,10 +11,12 @@ import (
 	apps "k8s.io/api/apps/v1"
 	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"ebb/internal/drain"
+	"ebb/internal/testbed"
 )
 
 type pod = core.Pod
@@ -102,12 +105,17 @@ func TestDrainLeavesTheSuccessorOfAStatefulPodAlone(t *testing.T) {
 	require.NoError(t, err)
 	old := b.waitReady("db", 1)[0]
 	b.budget("db", "db", unavailable(0))
+	tape := b.record()
 	a := b.start(time.Minute)
 	a.blocked(t, b.namespace+"/db-0")
+	require.Eventually(t, func() bool { return len(tape.evictions()) > 0 }, 20*time.Second, 20*time.Millisecond, "its eviction is tried")
 	require.NoError(t, b.cluster.Client.CoreV1().Pods(b.namespace).Delete(t.Context(), "db-0", meta.DeleteOptions{}))
 	result, err := a.wait()
 	require.NoError(t, err)
 	require.Zero(t, result.Evicted)
+	for _, e := range tape.evictions() {
+		require.Equal(t, old.UID, e.pod, "this pod and no other")
+	}
 	require.Eventually(t, func() bool {
 		next, err := b.cluster.Client.CoreV1().Pods(b.namespace).Get(t.Context(), "db-0", meta.GetOptions{})
 		return err == nil && next.UID != old.UID && next.Spec.NodeName != "" && next.Spec.NodeName != b.node && next.DeletionTimestamp == nil
@@ -159,4 +167,51 @@ func TestDrainReportsAFinalizerThatNeverEnds(t *testing.T) {
 	}).wait()
 	require.NoError(t, err)
 	require.Equal(t, []string{b.namespace + "/" + held.Name}, result.Skipped)
+}
+
+// The garbage collector takes such a pod away, unless it has another owner of a
+// kind that is no longer served: then it cannot judge the pod, and leaves it.
+func TestDrainOfAPodWhoseDaemonSetIsGone(t *testing.T) {
+	b := newDrainBed(t)
+	yes := true
+	b.bare("orphan", func(p *pod) {
+		p.OwnerReferences = []meta.OwnerReference{
+			{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "lost", UID: "0a1b2c3d", Controller: &yes},
+			{APIVersion: "example.com/v1", Kind: "Removed", Name: "removed", UID: "4e5f6a7b"},
+		}
+	})
+	orphan := b.waitReady("orphan", 1)[0]
+	web := b.deploy("web", 1)
+
+	out, err := b.kubectlDrain()
+	require.Error(t, err, out)
+	require.Contains(t, out, `daemonsets.apps "lost" not found`)
+	_, err = b.start(20 * time.Second).wait()
+	require.ErrorIs(t, err, drain.ErrRefused)
+	require.ErrorContains(t, err, b.namespace+"/orphan: its DaemonSet lost does not exist")
+	require.ErrorContains(t, err, "drain.force")
+	b.same(orphan)
+	b.same(web[0])
+
+	out, err = b.kubectlDrain("--force")
+	require.NoError(t, err, out)
+	require.Contains(t, out, "evicting pod "+b.namespace+"/orphan")
+	tape := b.record()
+	result, err := b.start(time.Minute, forced).wait()
+	require.NoError(t, err)
+	require.Equal(t, 2, result.Evicted)
+	tape.requireOnce(t, append(web, orphan))
+	_, err = b.cluster.Client.CoreV1().Pods(b.namespace).Get(t.Context(), "orphan", meta.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), err)
+}
+
+// kubectlDrain is what kubectl would do.
+func (b *drainBed) kubectlDrain(flags ...string) (string, error) {
+	b.t.Helper()
+	kubectl, err := testbed.Binary("kubectl")
+	require.NoError(b.t, err)
+	args := append([]string{"--kubeconfig", b.box.Kubeconfig(), "--cache-dir", b.t.TempDir(), "drain", b.node,
+		"--ignore-daemonsets", "--delete-emptydir-data", "--dry-run=server", "--pod-selector=app"}, flags...)
+	out, err := exec.CommandContext(b.t.Context(), kubectl, args...).CombinedOutput() // #nosec G204 -- our own binary
+	return string(out), err
 }

@@ -7,11 +7,13 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	core "k8s.io/api/core/v1"
+	flowcontrol "k8s.io/api/flowcontrol/v1"
 	policy "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -38,6 +40,11 @@ type request struct {
 	pod    types.UID // of an eviction
 	code   int       // 0 = no answer
 	watch  bool
+
+	// Of an eviction that was answered with 429:
+	retryAfter string // the header, in seconds
+	level      string // UID of the priority level that the request was put into
+	message    string // the body
 }
 
 func (r request) eviction() bool {
@@ -49,11 +56,16 @@ func (r request) list() bool {
 	return r.method == http.MethodGet && !r.watch && strings.HasSuffix(r.path, "/pods")
 }
 
+func newTape() *tape { return &tape{streams: map[*io.PipeWriter]bool{}} }
+
 // record gives the bed a client and watches of its own, which the tape sees.
-func (b *drainBed) record() *tape {
+func (b *drainBed) record() *tape { return b.recordAs(b.box.Kubeconfig()) }
+
+// recordAs is record for the user of a kubeconfig.
+func (b *drainBed) recordAs(kubeconfig string) *tape {
 	b.t.Helper()
-	r := &tape{streams: map[*io.PipeWriter]bool{}}
-	client, err := cluster.NewClient(config.Cluster{Name: "sandbox", Kubeconfig: b.box.Kubeconfig()},
+	r := newTape()
+	client, err := cluster.NewClient(config.Cluster{Name: "sandbox", Kubeconfig: kubeconfig},
 		func(next http.RoundTripper) http.RoundTripper { return recording{tape: r, next: next} })
 	require.NoError(b.t, err)
 	b.cluster = cluster.New("sandbox", client, nil, zap.NewNop())
@@ -86,8 +98,8 @@ func (r *tape) evictions() (found []request) {
 // requireOnce makes sure that each of these pods was evicted, no other pod was,
 // and nothing more was asked for a pod once it had been granted. An eviction
 // without an answer may have been done: then it was not sent again.
-func (r *tape) requireOnce(b *drainBed, pods []core.Pod) {
-	b.t.Helper()
+func (r *tape) requireOnce(t *testing.T, pods []core.Pod) {
+	t.Helper()
 	type tally struct{ granted, lost int }
 	count := map[string]*tally{}
 	for _, uid := range uids(pods) {
@@ -95,8 +107,8 @@ func (r *tape) requireOnce(b *drainBed, pods []core.Pod) {
 	}
 	for _, e := range r.evictions() {
 		c := count[string(e.pod)]
-		require.NotNil(b.t, c, "%s is not one of the node's pods", e.path)
-		require.Zero(b.t, c.granted, "%s was evicted already", e.path)
+		require.NotNil(t, c, "%s is not one of the node's pods", e.path)
+		require.Zero(t, c.granted, "%s was evicted already", e.path)
 		switch e.code {
 		case http.StatusCreated:
 			c.granted++
@@ -105,7 +117,7 @@ func (r *tape) requireOnce(b *drainBed, pods []core.Pod) {
 		}
 	}
 	for uid, c := range count {
-		require.Positive(b.t, c.granted+c.lost, "pod %s was evicted", uid)
+		require.Positive(t, c.granted+c.lost, "pod %s was evicted", uid)
 	}
 }
 
@@ -150,6 +162,7 @@ func (r recording) RoundTrip(req *http.Request) (*http.Response, error) {
 	query := req.URL.Query()
 	asked := request{at: time.Now(), method: req.Method, path: req.URL.Path, watch: query.Get("watch") == "true" || query.Get("watch") == "1"}
 	if asked.eviction() {
+		req = req.WithContext(req.Context()) // a copy, for its body is replaced
 		uid, err := evicted(req)
 		if err != nil {
 			return nil, err
@@ -163,6 +176,9 @@ func (r recording) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := r.next.RoundTrip(req)
 	if err == nil {
 		asked.code = resp.StatusCode
+		if asked.eviction() && asked.code == http.StatusTooManyRequests {
+			err = asked.refused(resp)
+		}
 	}
 	r.mu.Lock()
 	r.asked = append(r.asked, asked)
@@ -171,6 +187,20 @@ func (r recording) RoundTrip(req *http.Request) (*http.Response, error) {
 		r.tap(resp)
 	}
 	return resp, err
+}
+
+// refused keeps what a 429 says.
+func (r *request) refused(resp *http.Response) error {
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if err := resp.Body.Close(); err != nil {
+		return err
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	r.retryAfter, r.level, r.message = resp.Header.Get("Retry-After"), resp.Header.Get(flowcontrol.ResponseHeaderMatchedPriorityLevelConfigurationUID), string(body)
+	return nil
 }
 
 // tap lets expire end a watch.
@@ -202,17 +232,17 @@ func (t tapped) Close() error {
 
 // evicted is the pod that an eviction names.
 func evicted(req *http.Request) (types.UID, error) {
-	if req.GetBody == nil { // names none
+	if req.Body == nil { // names none
 		return "", nil
 	}
-	body, err := req.GetBody()
+	data, err := io.ReadAll(req.Body)
 	if err != nil {
 		return "", err
 	}
-	data, err := io.ReadAll(body)
-	if err != nil {
+	if err := req.Body.Close(); err != nil {
 		return "", err
 	}
+	req.Body = io.NopCloser(bytes.NewReader(data))
 	var eviction policy.Eviction
 	if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(data, nil, &eviction); err != nil {
 		return "", err

@@ -82,7 +82,7 @@ func TestDrainOfAFullNodeInALargeCluster(t *testing.T) {
 	require.LessOrEqual(t, mutating, 3*len(pods))
 	require.LessOrEqual(t, reads, len(pods))
 	require.LessOrEqual(t, lists, 3, "no list per pod")
-	tape.requireOnce(b, pods)
+	tape.requireOnce(t, pods)
 	require.Equal(t, len(pods), b.served("201")-before, "the API server has counted as many")
 }
 

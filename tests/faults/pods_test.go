@@ -1,0 +1,62 @@
+package faults
+
+import (
+	"context"
+	"strings"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"ebb/internal/sandbox"
+)
+
+// pinnedTo begins the name of a workload whose pods can be on one node only.
+const (
+	pinnedTo       = "on-"
+	pinnedReplicas = 2
+)
+
+// pinned are pods of pinned workloads: which workload each is of.
+type pinned map[types.UID]string
+
+// pinned are those that are in the cluster and are not about to end.
+func (l *lane) pinned(ctx context.Context) (pinned, error) {
+	list, err := l.bed.Sandbox.Client().CoreV1().Pods(sandbox.Namespace).List(ctx, meta.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	pods := pinned{}
+	for i := range list.Items {
+		p := &list.Items[i]
+		if app := p.Labels["app"]; strings.HasPrefix(app, pinnedTo) && p.DeletionTimestamp == nil {
+			pods[p.UID] = app
+		}
+	}
+	return pods, nil
+}
+
+// stayed is how many pods of each workload are still there.
+func (p pinned) stayed(now pinned) map[string]int {
+	counts := map[string]int{}
+	for uid, app := range p {
+		counts[app] += 0
+		if now[uid] != "" {
+			counts[app]++
+		}
+	}
+	return counts
+}
+
+// complete reports whether every pinned workload has its pods.
+func (p pinned) complete() bool {
+	counts := map[string]int{}
+	for _, app := range p {
+		counts[app]++
+	}
+	for _, n := range counts {
+		if n != pinnedReplicas {
+			return false
+		}
+	}
+	return len(counts) == clusterWorkers
+}
