@@ -146,8 +146,26 @@ func (r *run) send(ctx context.Context, p *pod, budget types.NamespacedName) {
 	}
 	target, client, grace := p.Pod, r.req.Cluster.Client, r.settings.GracePeriod
 	r.requests.Go(func() {
+		ctx, cancel := outlast(ctx, answerTime)
+		defer cancel()
 		r.evictions <- eviction{pod: p, budget: budget, err: evict(ctx, client, target, grace)}
 	})
+}
+
+// answerTime is how long an eviction that is under way gets when the attempt ends.
+// The API server writes the budget first and then the pod; one that is cut off in
+// between leaves the budget charged, and the disruption controller waits two
+// minutes before it gives that back.
+const answerTime = 5 * time.Second
+
+// outlast is a context that ends so much later than ctx.
+func outlast(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(by, cancel)
+		context.AfterFunc(longer, func() { timer.Stop() })
+	})
+	return longer, func() { stop(); cancel() }
 }
 
 // settle takes the answer to an eviction.

@@ -97,8 +97,8 @@ func (r *run) stages(ctx context.Context) error {
 	return nil
 }
 
-// close waits for the requests under way, which the end of their context cuts
-// short, and takes what this attempt has counted off the shared ledger.
+// close waits for the requests under way, for which there is not much time any
+// more, and takes what this attempt has counted off the shared ledger.
 func (r *run) close() {
 	r.requests.Wait()
 	if r.sub == nil {
