@@ -22,21 +22,16 @@ func TestDrainOutlastsRestartsOfTheAPIServer(t *testing.T) {
 	web, slow := b.waitReady("web", 5), b.waitReady("slow", 4)
 	b.budget("web", "web", unavailable(1))
 	a := b.start(5 * time.Minute)
-	for _, at := range []struct {
-		evicted  int
-		downtime time.Duration
-	}{
-		{5, 8 * time.Second}, // longer than web's budget is believed to allow nothing without news of it
-		{7, 3 * time.Second},
-	} {
-		a.evicted(t, at.evicted)
-		require.NoError(t, b.box.RestartAPIServer(t.Context(), at.downtime))
+	for _, n := range []int{5, 7} {
+		a.evicted(t, n)
+		unanswered := tape.unanswered()
+		require.NoError(t, b.box.RestartAPIServer(t.Context(), 3*time.Second))
+		require.Greater(t, tape.unanswered(), unanswered, "requests were made meanwhile")
 	}
 	result, err := a.wait()
 	require.NoError(t, err)
 	require.Equal(t, 9, result.Gone)
 	tape.requireOnce(t, append(web, slow...))
-	require.True(t, a.said("no answer from the API server, trying again"), "evictions were sent meanwhile")
 	t.Logf("took %s, %d evictions sent for 9 pods", result.Took, len(tape.evictions()))
 }
 

@@ -221,13 +221,6 @@ func (a *attempt) last() timed {
 	return a.reports[len(a.reports)-1]
 }
 
-// said tells whether a report has had this in its output.
-func (a *attempt) said(text string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.ContainsFunc(a.reports, func(r timed) bool { return strings.Contains(r.Output, text) })
-}
-
 // until waits for a report with something in it.
 func (a *attempt) until(t *testing.T, what string, holds func(drain.Progress) bool) {
 	t.Helper()

@@ -86,6 +86,16 @@ func (r *tape) clear() {
 	r.asked = nil
 }
 
+// unanswered is the number of requests that got no answer, watches included.
+func (r *tape) unanswered() (n int) {
+	for _, asked := range r.requests() {
+		if asked.code == 0 {
+			n++
+		}
+	}
+	return n
+}
+
 func (r *tape) evictions() (found []request) {
 	for _, e := range r.requests() {
 		if e.eviction() {
