@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,12 +39,13 @@ type controlPlane struct {
 	pki      *pki
 	url      string // of the kube-apiserver
 	apiArgs  []string
-	others   []*process
+	workers  [][]string // programs and arguments of what works on the API server
 	client   *kubernetes.Clientset
 
 	restart sync.Mutex // one restart or stop at a time
 	mu      sync.Mutex
-	api     *process // the kube-apiserver that runs, or ran last
+	api     *process   // the kube-apiserver that runs, or ran last
+	others  []*process // etcd, then what works on the API server
 	stopped bool
 }
 
@@ -98,7 +100,9 @@ func (c *controlPlane) startStore(ports []int) error {
 	if err != nil {
 		return err
 	}
+	c.mu.Lock()
 	c.others = append(c.others, store)
+	c.mu.Unlock()
 	c.apiArgs = []string{
 		"--bind-address=" + loopback, "--advertise-address=" + loopback, "--secure-port=" + strconv.Itoa(ports[0]),
 		"--endpoint-reconciler-type=none", // a loopback address may not be an endpoint
@@ -128,7 +132,7 @@ func (c *controlPlane) processes() []*process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.api == nil {
-		return c.others
+		return slices.Clone(c.others)
 	}
 	return append([]*process{c.api}, c.others...)
 }
@@ -171,20 +175,46 @@ func (c *controlPlane) startWorkers() error {
 		return err
 	}
 	tuned := []string{"--leader-elect=false", "--secure-port=0", "--kube-api-qps=" + strconv.Itoa(clientQPS), "--kube-api-burst=" + strconv.Itoa(clientBurst)}
-	for _, program := range [][]string{
+	c.workers = [][]string{
 		append([]string{"kube-controller-manager", "--kubeconfig=" + manager, "--root-ca-file=" + c.pki.ca(), "--node-monitor-period=1s",
 			"--service-account-private-key-file=" + filepath.Join(c.pki.dir, "sa.key")}, tuned...),
 		append([]string{"kube-scheduler", "--kubeconfig=" + scheduler}, tuned...),
 		{"kwok", "--kubeconfig=" + kubelets, "--config=" + behaviour, "--manage-nodes-with-label-selector=" + kubeletLabel + "=running",
 			"--node-ip=" + loopback, "--cidr=10.244.0.0/16", "--node-lease-duration-seconds=40"},
-	} {
+	}
+	return c.runWorkers()
+}
+
+func (c *controlPlane) runWorkers() error {
+	for _, program := range c.workers {
 		p, err := c.launcher.start(c.bin(program[0]), program[1:]...)
 		if err != nil {
 			return err
 		}
+		c.mu.Lock()
 		c.others = append(c.others, p)
+		c.mu.Unlock()
 	}
 	return nil
+}
+
+// restartWorkers gives what works on the API server a fresh look at it.
+func (c *controlPlane) restartWorkers() error {
+	c.restart.Lock()
+	defer c.restart.Unlock()
+	if c.stopped {
+		return errors.New("the sandbox is stopped")
+	}
+	c.mu.Lock()
+	etcd, old := c.others[:1], c.others[1:]
+	c.mu.Unlock()
+	for _, p := range old {
+		p.stop(0)
+	}
+	c.mu.Lock()
+	c.others = etcd[:1:1]
+	c.mu.Unlock()
+	return c.runWorkers()
 }
 
 // identity writes the kubeconfig of one program.

@@ -238,3 +238,14 @@ func (s *Sandbox) KillAPIServer(ctx context.Context, downtime time.Duration, kil
 	}
 	return nil
 }
+
+// RestartControllers kills the controllers, the scheduler and the simulated kubelets
+// and starts them again. After a restart of the kube-apiserver that is the way to
+// have them see everything at once: their own watches come back with pauses that
+// grow to half a minute.
+func (s *Sandbox) RestartControllers() error {
+	if err := s.plane.restartWorkers(); err != nil {
+		return fmt.Errorf("restart the controllers of the sandbox: %w", err)
+	}
+	return nil
+}

@@ -61,6 +61,7 @@ type lane struct {
 	worker *testbed.Process
 	pods   pinned // that were there when the run began
 	runs   int
+	stale  bool // the API server was killed, and its controllers may not have come back to it
 
 	mending sync.WaitGroup // what brings back what a fault took
 	mu      sync.Mutex
@@ -128,7 +129,7 @@ func (l *lane) startWorker(ctx context.Context) (err error) {
 // server's two writes of an eviction, to the budget and to the pod, the disruption
 // controller waits that long before it counts the pod as one that has stayed.
 func (l *lane) deploy(ctx context.Context) error {
-	workloads := []sandbox.Workload{{Name: "web", Replicas: clusterWorkers, Spread: true, Budget: &sandbox.Budget{MaxUnavailable: "1"}}}
+	workloads := []sandbox.Workload{{Name: "web", Replicas: webReplicas, Spread: true, Budget: &sandbox.Budget{MaxUnavailable: "1"}}}
 	for i := range clusterWorkers {
 		node := fmt.Sprintf("w%d", i+1)
 		workloads = append(workloads, sandbox.Workload{Name: pinnedTo + node, Replicas: pinnedReplicas, Nodes: []string{node}})
@@ -188,6 +189,7 @@ func (l *lane) strike(ctx context.Context, p *point, f fault, node string) Answe
 		l.failed(l.bed.KillEngine())
 		l.failed(l.bed.StartEngine(ctx))
 	case killAPI:
+		l.stale = true
 		killed := make(chan struct{})
 		l.mending.Go(func() {
 			l.failed(l.bed.Sandbox.KillAPIServer(ctx, apiDowntime, func() { close(killed) }))
@@ -214,6 +216,12 @@ func (l *lane) failed(err error) {
 // reset makes the cluster as new: nodes, machines, workloads, and no Lease.
 func (l *lane) reset(ctx context.Context) error {
 	l.broken = nil
+	if l.stale {
+		if err := l.bed.Sandbox.RestartControllers(); err != nil {
+			return err
+		}
+		l.stale = false
+	}
 	if err := l.bed.Sandbox.Reset(ctx); err != nil {
 		return err
 	}
@@ -229,14 +237,5 @@ func (l *lane) reset(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The controllers may not have seen yet that pods are gone, and call it whole.
-	err = testbed.Poll(ctx, func() (bool, error) {
-		var err error
-		l.pods, err = l.pinned(ctx)
-		return l.pods.complete(), err
-	})
-	if err != nil {
-		return fmt.Errorf("wait for the pods: %w", err)
-	}
-	return l.bed.Verify(ctx, testbed.Whole())
+	return l.settle(ctx)
 }

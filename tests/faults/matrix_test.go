@@ -37,6 +37,9 @@ func (m *matrix) record(r run, verdict string, took time.Duration) {
 		word = "DIFFERS"
 	}
 	fmt.Printf("%4d/%d  %s  %s in %.1f s\n", len(m.order), len(m.wanted), r, word, took.Seconds())
+	if verdict != "" {
+		fmt.Println(verdict)
+	}
 }
 
 func (m *matrix) done() int { return len(m.order) }

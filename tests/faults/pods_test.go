@@ -8,12 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"ebb/internal/sandbox"
+	"ebb/internal/testbed"
 )
 
 // pinnedTo begins the name of a workload whose pods can be on one node only.
 const (
 	pinnedTo       = "on-"
 	pinnedReplicas = 2
+	webReplicas    = clusterWorkers // of the workload that has a budget
 )
 
 // pinned are pods of pinned workloads: which workload each is of.
@@ -35,6 +37,30 @@ func (l *lane) pinned(ctx context.Context) (pinned, error) {
 	return pods, nil
 }
 
+// settle waits until every pinned workload has its pods, ready, and nothing else has.
+// That a Deployment says so is not enough: its status can be one from before.
+func (l *lane) settle(ctx context.Context) error {
+	return testbed.Poll(ctx, func() (bool, error) {
+		list, err := l.bed.Sandbox.Client().CoreV1().Pods(sandbox.Namespace).List(ctx, meta.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		pods, total := pinned{}, 0
+		for i := range list.Items {
+			p := &list.Items[i]
+			if p.DeletionTimestamp != nil || !sandbox.PodReady(p) {
+				return false, nil
+			}
+			total++
+			if app := p.Labels["app"]; strings.HasPrefix(app, pinnedTo) {
+				pods[p.UID] = app
+			}
+		}
+		l.pods = pods
+		return len(pods) == clusterWorkers*pinnedReplicas && total == len(pods)+webReplicas, nil
+	})
+}
+
 // stayed is how many pods of each workload are still there.
 func (p pinned) stayed(now pinned) map[string]int {
 	counts := map[string]int{}
@@ -45,18 +71,4 @@ func (p pinned) stayed(now pinned) map[string]int {
 		}
 	}
 	return counts
-}
-
-// complete reports whether every pinned workload has its pods.
-func (p pinned) complete() bool {
-	counts := map[string]int{}
-	for _, app := range p {
-		counts[app]++
-	}
-	for _, n := range counts {
-		if n != pinnedReplicas {
-			return false
-		}
-	}
-	return len(counts) == clusterWorkers
 }

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -137,12 +138,12 @@ func runsOf(points []point) []run {
 	return runs
 }
 
-// quick are the runs of an ordinary test: for every step of every operation one,
-// most with the worker's death, and every fault at every moment at least once
-// over all of them. Which ones is a matter of the order, not of chance.
+// quick are the runs of an ordinary test: one for every step, most with the
+// worker's death, every third with another fault, and every fault at least once.
+// Which ones is a matter of the order, not of chance.
 func quick(points []point) []run {
 	var runs []run
-	seen := map[step]bool{}
+	seen, used := map[step]bool{}, map[fault]int{}
 	for _, p := range points {
 		if seen[p.Step] {
 			continue
@@ -150,16 +151,19 @@ func quick(points []point) []run {
 		seen[p.Step] = true
 		same := slices.DeleteFunc(slices.Clone(points), func(o point) bool { return o.Operation != p.Operation || o.Step != p.Step })
 		chosen := same[len(runs)%len(same)]
-		runs = append(runs, run{chosen, quickFault(chosen, len(runs))})
+		how := killWorker
+		if rarest := rarestFault(chosen, used); used[rarest] == 0 && rarest == cutSSH || len(runs)%3 == 2 {
+			how = rarest
+		}
+		used[how]++
+		runs = append(runs, run{chosen, how})
 	}
 	return runs
 }
 
-// quickFault is the worker's death for most, another fault for every third.
-func quickFault(p point, n int) fault {
-	if n%3 != 2 {
-		return killWorker
-	}
-	others := slices.DeleteFunc(slices.Clone(faults[1:]), func(f fault) bool { return !p.hits(f) })
-	return others[(n/3)%len(others)]
+// rarestFault is the one that was used least of those, but the worker's death, that
+// can strike at a point.
+func rarestFault(p point, used map[fault]int) fault {
+	others := slices.DeleteFunc(slices.Clone(faults), func(f fault) bool { return f == killWorker || !p.hits(f) })
+	return slices.MinFunc(others, func(a, b fault) int { return cmp.Compare(used[a], used[b]) })
 }
