@@ -188,16 +188,6 @@ func TestDeleteNodeOfAnotherMachineUnderTheSameName(t *testing.T) {
 	require.NoError(t, err, "the one that was meant is gone")
 }
 
-func TestUnfitControlPlanes(t *testing.T) {
-	nodes := []plan.Node{
-		{Name: "cp1", Role: plan.FirstControlPlane, Unschedulable: true, Ready: true},
-		{Name: "cp2", Role: plan.ControlPlane},
-		{Name: "w1", Role: plan.Worker, Unschedulable: true},
-	}
-	require.Equal(t, []string{"control plane cp1 is cordoned", "control plane cp2 is not Ready"}, unfitControlPlanes(nodes, ""))
-	require.Equal(t, []string{"control plane cp1 is cordoned"}, unfitControlPlanes(nodes, "cp2"), "the one whose turn it is does not count")
-}
-
 func TestJudgeComparesTheMachineWithTheNode(t *testing.T) {
 	n := plan.Node{Name: "w1", MachineID: "abc"}
 	fit := "sudo: unable to resolve host w1\nmachine-id=abc\nkubeadm=v1.36.3\ndisk-free=9000000\n"

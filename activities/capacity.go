@@ -4,10 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	core "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
-
-	"ebb/internal/capacity"
 	"ebb/internal/drain"
 )
 
@@ -37,13 +33,6 @@ func (a *Activities) Capacity(ctx context.Context, in CapacityInput) (CapacityRe
 	if err != nil {
 		return CapacityResult{}, fmt.Errorf("watch cluster %s: %w", in.Cluster, err)
 	}
-	leaving := make(map[string]bool, len(in.Nodes))
-	for _, name := range in.Nodes {
-		leaving[name] = true
-	}
-	how := drain.NewSettings(settings.Drain)
-	verdict := capacity.Check(w.Nodes(), w.PodsMatching("", labels.Everything()),
-		func(node string) bool { return leaving[node] },
-		func(pod *core.Pod) bool { return drain.Moves(w, pod, how) })
+	verdict := drain.Room(w, in.Nodes, drain.NewSettings(settings.Drain))
 	return CapacityResult{Warning: verdict.String()}, nil
 }

@@ -98,28 +98,12 @@ func (a *Activities) Health(ctx context.Context, in HealthInput) (HealthResult, 
 	if err != nil {
 		return HealthResult{}, err
 	}
-	faults := unfitControlPlanes(nodes, in.Except)
+	faults := plan.UnfitControlPlanes(nodes, in.Except)
 	body, err := c.Client.CoreV1().RESTClient().Get().AbsPath("/readyz/etcd").DoRaw(ctx)
 	if err != nil {
 		faults = append(faults, fmt.Sprintf("the API server cannot reach etcd: %v %s", err, tail(string(body), 200)))
 	}
 	return HealthResult{Faults: faults}, nil
-}
-
-// unfitControlPlanes lists what is wrong with the control planes except one.
-func unfitControlPlanes(nodes []plan.Node, except string) (faults []string) {
-	for _, n := range nodes {
-		if n.Role == plan.Worker || n.Name == except {
-			continue
-		}
-		if !n.Ready {
-			faults = append(faults, fmt.Sprintf("control plane %s is not Ready", n.Name))
-		}
-		if n.Unschedulable {
-			faults = append(faults, fmt.Sprintf("control plane %s is cordoned", n.Name))
-		}
-	}
-	return faults
 }
 
 // tail is the end of a text, at most n bytes, cut at a character.

@@ -269,7 +269,7 @@ func TestPlanInWords(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, printForecast(&out, "upgrade", forecast.Forecast{
 		Cluster: "prod", State: "Running", Version: "1.36.3", Target: "1.37.2", Hops: []string{"1.38.1"}, Parallel: 2,
-		Unfit: []string{"cp2"},
+		Unfit: []string{"control plane cp2 is cordoned"},
 		Steps: []forecast.Step{
 			{Node: "cp1", Role: "first-control-plane", Version: "1.36.3", Action: forecast.Apply, Drain: drain.Forecast{Node: "cp1", Moves: 1}},
 			{Node: "w1", Role: "worker", Version: "1.36.3", Action: forecast.Upgrade, Drain: drain.Forecast{
@@ -287,7 +287,7 @@ func TestPlanInWords(t *testing.T) {
 3.  w2    worker               1.37.2   skipped: it is done
 
 In the way now:
-  cp2: the control plane is not Ready, or is cordoned
+  control plane cp2 is cordoned
   w1: shop/web-1 blocked by budget shop/web: needs 2 healthy pods and has 2
 
 Worth knowing:

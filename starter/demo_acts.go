@@ -81,7 +81,7 @@ func (d *demo) killedWorker(ctx context.Context) error {
 		return err
 	}
 	_, err := d.operate(ctx, ops.Request{Kind: workflows.KindUpgrade, Target: firstTarget}, ops.Done, func(ctx context.Context, id string) error {
-		if err := testbed.Until(ctx, d.bed.Ops, id, testbed.BlockedBy("default/web")); err != nil {
+		if err := testbed.Until(ctx, d.bed.Ops, id, testbed.OnlyBlockedBy("default/web")); err != nil {
 			return err
 		}
 		d.say("          (the worker process is killed with SIGKILL; a new one is started)\n")

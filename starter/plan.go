@@ -155,9 +155,7 @@ func section(title string, texts []string) []string {
 }
 
 func obstacles(f forecast.Forecast) (texts []string) {
-	for _, name := range f.Unfit {
-		texts = append(texts, fmt.Sprintf("%s: the control plane is not Ready, or is cordoned", name))
-	}
+	texts = append(texts, f.Unfit...)
 	for _, s := range f.Steps {
 		for _, b := range s.Drain.Blocked {
 			texts = append(texts, s.Node+": "+b.String())

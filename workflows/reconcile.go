@@ -3,6 +3,7 @@ package workflows
 import (
 	"strings"
 
+	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
 	"ebb/activities"
@@ -59,7 +60,7 @@ func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error)
 	}
 	// 4. Give it back.
 	if problem := o.release(ctx, to, "", found.Version); problem != "" {
-		return ReconcileResult{}, failure(problem)
+		return ReconcileResult{}, temporal.NewNonRetryableApplicationError(problem, ErrFailed, nil)
 	}
 	return say(ctx, ReconcileResult{State: to, Faults: found.Faults}), err
 }

@@ -91,3 +91,15 @@ func TestReconcileWhoseClaimWasNotAnsweredGivesTheClusterBack(t *testing.T) {
 	_, text := w.ended()
 	require.Contains(t, text, "no answer")
 }
+
+func TestReconcileThatCannotGiveTheClusterBackSaysSo(t *testing.T) {
+	w := newWorld(t)
+	w.diagnoses(activities.Diagnosis{State: clusterstate.Alert})
+	w.takesForRecovery(activities.ClaimResult{From: clusterstate.Alert}, nil)
+	w.diagnoses(activities.Diagnosis{State: clusterstate.Recovering})
+	w.env.OnActivity(act.Release, mock.Anything, mock.Anything).Return(activities.ReleaseResult{}, fails(activities.TypeConfig, "leases is forbidden")).Once()
+	w.env.ExecuteWorkflow(Reconcile, ReconcileInput{Cluster: "prod"})
+	kind, text := w.ended()
+	require.Equal(t, ErrFailed, kind)
+	require.Equal(t, "the lock could not be released: leases is forbidden", text)
+}

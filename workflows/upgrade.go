@@ -148,7 +148,7 @@ func (o *operation) upgradeTimeout(nodes int) time.Duration {
 // preflight checks the control plane and every node, and reports all faults at once.
 func (c *climb) preflight(ctx workflow.Context, nodes []plan.Node) error {
 	c.step(ctx, "checking %d nodes before anything is touched", len(nodes))
-	faults, err := c.controlPlaneFaults(ctx, failedControlPlane(nodes))
+	faults, err := c.controlPlaneFaults(ctx, plan.NextControlPlane(nodes))
 	if err != nil {
 		return err
 	}
@@ -183,17 +183,6 @@ func (o *operation) controlPlaneFaults(ctx workflow.Context, except string) ([]s
 		etcd.Faults, err = []string{"etcd cannot be looked at: " + reason(err)}, nil
 	}
 	return append(health.Faults, etcd.Faults...), err
-}
-
-// failedControlPlane is the control plane whose own upgrade is to be done or
-// retried next: that it is not healthy is no reason not to upgrade it.
-func failedControlPlane(unfinished []plan.Node) string {
-	for _, n := range unfinished {
-		if n.Role != plan.Worker {
-			return n.Name
-		}
-	}
-	return ""
 }
 
 func (c *climb) stage(ctx workflow.Context, nodes []plan.Node) error {

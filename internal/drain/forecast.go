@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"ebb/internal/capacity"
 	"ebb/internal/cluster"
 )
 
@@ -23,9 +24,11 @@ type Forecast struct {
 	Risks   []string     `json:"risks,omitempty"`   // what the drain would do and nobody may want
 }
 
-// Moves reports whether a drain makes a pod leave its node.
-func Moves(w *cluster.Watch, pod *core.Pod, s Settings) bool {
-	return fateOf(pod, s, w.DaemonSetExists) != stays
+// Room tells whether the pods that drains of these nodes move find room elsewhere.
+func Room(w *cluster.Watch, nodes []string, s Settings) capacity.Verdict {
+	return capacity.Check(w.Nodes(), w.PodsMatching("", labels.Everything()),
+		func(node string) bool { return slices.Contains(nodes, node) },
+		func(pod *core.Pod) bool { return fateOf(pod, s, w.DaemonSetExists) != stays })
 }
 
 // Foresee tells what a drain of a node would meet, without touching anything.

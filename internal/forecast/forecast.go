@@ -10,9 +10,7 @@ import (
 	"slices"
 	"time"
 
-	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"ebb/activities"
 	"ebb/internal/capacity"
@@ -34,7 +32,7 @@ type Forecast struct {
 	Target  string             `json:"target,omitempty"` // the version that comes next
 	Hops    []string           `json:"hops,omitempty"`   // the versions after that
 	Steps   []Step             `json:"steps,omitempty"`  // in order
-	Unfit   []string           `json:"unfit,omitempty"`  // control planes that keep an upgrade from starting
+	Unfit   []string           `json:"unfit,omitempty"`  // what is wrong with control planes, so that an upgrade would not start
 	Room    capacity.Verdict   `json:"room,omitzero"`    // of a scale-down
 
 	Parallel int `json:"parallel"` // nodes at once, control planes apart
@@ -115,10 +113,9 @@ func OfUpgrade(ctx context.Context, c *cluster.Cluster, hops []string, target st
 		if n.Manual {
 			f.Steps = append(f.Steps, v.step(n, ByHand))
 		}
-		if n.Role != plan.Worker && (!n.Ready || n.Unschedulable) && len(controlPlanes) > 1 {
-			f.Unfit = append(f.Unfit, n.Name)
-		}
 	}
+	unfinished := slices.DeleteFunc(slices.Clone(controlPlanes), func(n plan.Node) bool { return plan.Finished(n, f.Target) })
+	f.Unfit = plan.UnfitControlPlanes(v.nodes, plan.NextControlPlane(unfinished))
 	return f, nil
 }
 
@@ -145,15 +142,10 @@ func OfScaleDown(ctx context.Context, c *cluster.Cluster, names []string, count 
 	if err := f.refused(err); err != nil {
 		return Forecast{}, err
 	}
-	leaving := map[string]bool{}
 	for _, n := range chosen {
-		leaving[n.Name] = true
 		f.Steps = append(f.Steps, v.drained(n, Remove))
 	}
-	how := drain.NewSettings(v.settings.Drain)
-	f.Room = capacity.Check(v.watch.Nodes(), v.watch.PodsMatching("", labels.Everything()),
-		func(node string) bool { return leaving[node] },
-		func(pod *core.Pod) bool { return drain.Moves(v.watch, pod, how) })
+	f.Room = drain.Room(v.watch, plan.Names(chosen), drain.NewSettings(v.settings.Drain))
 	return f, nil
 }
 

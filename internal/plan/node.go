@@ -97,3 +97,32 @@ func filter(nodes []Node, keep func(Node) bool) []Node {
 }
 
 func list(nodes []Node) string { return strings.Join(Names(nodes), ", ") }
+
+// NextControlPlane is the control plane whose upgrade is to be done or retried
+// next, of nodes that have work to do; "" when there is none.
+func NextControlPlane(unfinished []Node) string {
+	for _, n := range unfinished {
+		if n.Role != Worker {
+			return n.Name
+		}
+	}
+	return ""
+}
+
+// UnfitControlPlanes lists what keeps the control plane from doing without one of
+// its nodes: what is wrong with the others. That the one itself is not healthy is
+// no reason not to upgrade it.
+func UnfitControlPlanes(nodes []Node, except string) (faults []string) {
+	for _, n := range nodes {
+		if n.Role == Worker || n.Name == except {
+			continue
+		}
+		if !n.Ready {
+			faults = append(faults, fmt.Sprintf("control plane %s is not Ready", n.Name))
+		}
+		if n.Unschedulable {
+			faults = append(faults, fmt.Sprintf("control plane %s is cordoned", n.Name))
+		}
+	}
+	return faults
+}

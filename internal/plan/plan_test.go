@@ -192,3 +192,18 @@ func TestSelectScaleDown(t *testing.T) {
 		require.Equal(t, c.want, Names(got), c.name)
 	}
 }
+
+func TestUnfitControlPlanes(t *testing.T) {
+	nodes := []Node{
+		{Name: "cp1", Role: FirstControlPlane, Unschedulable: true, Ready: true},
+		{Name: "cp2", Role: ControlPlane},
+		{Name: "w1", Role: Worker, Unschedulable: true},
+	}
+	require.Equal(t, []string{"control plane cp1 is cordoned", "control plane cp2 is not Ready"}, UnfitControlPlanes(nodes, ""))
+	require.Equal(t, []string{"control plane cp1 is cordoned"}, UnfitControlPlanes(nodes, "cp2"), "the one whose turn it is does not count")
+}
+
+func TestNextControlPlane(t *testing.T) {
+	require.Equal(t, "cp2", NextControlPlane([]Node{node("cp2", ControlPlane, 5), node("w1", Worker, 2)}))
+	require.Empty(t, NextControlPlane([]Node{node("w1", Worker, 2)}))
+}

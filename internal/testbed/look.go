@@ -47,6 +47,29 @@ func BlockedBy(budget string) func(ops.Operation) bool {
 	}
 }
 
+// OnlyBlockedBy holds when such a budget keeps all the pods that are left on a node:
+// no eviction is under way. A process that is killed while the API server works on
+// one for it can leave another budget charged for two minutes.
+func OnlyBlockedBy(budget string) func(ops.Operation) bool {
+	return func(op ops.Operation) bool {
+		for _, live := range op.Live {
+			if live.Drain == nil {
+				continue
+			}
+			kept := 0
+			for _, pod := range live.Drain.Blocked {
+				if pod.Budget == budget && pod.Advice != "" {
+					kept++
+				}
+			}
+			if kept > 0 && kept == live.Drain.Waiting {
+				return true
+			}
+		}
+		return false
+	}
+}
+
 // Hosts are the nodes that have pods of a workload, sorted.
 func (b *Bed) Hosts(ctx context.Context, workload string) ([]string, error) {
 	pods, err := b.Sandbox.Client().CoreV1().Pods(sandbox.Namespace).List(ctx, meta.ListOptions{LabelSelector: "app=" + workload})

@@ -117,6 +117,9 @@ func until(t *testing.T, id string, want func(ops.Operation) bool) {
 // blocked holds while web's budget, which allows nothing, keeps a pod on a node.
 var blocked = testbed.BlockedBy("default/web")
 
+// idle holds when that budget keeps all that is left: the moment to kill something.
+var idle = testbed.OnlyBlockedBy("default/web")
+
 // webHosts are the workers that have pods of web, sorted; at least two.
 func webHosts(t *testing.T) []string {
 	t.Helper()

@@ -247,7 +247,7 @@ func TestUpgradeSurvivesItsWorker(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 
 	id := begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.37.2"})
-	until(t, id, blocked)
+	until(t, id, idle)
 	require.NoError(t, shared.KillWorkers())
 	_, err := shared.Worker(t.Context())
 	require.NoError(t, err)

@@ -44,7 +44,7 @@ func TestDevKilledInTheMiddleOfAnUpgrade(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	require.NoError(t, testbed.Until(ctx, operations, "dev-upgrade", blocked))
+	require.NoError(t, testbed.Until(ctx, operations, "dev-upgrade", idle))
 	require.NoError(t, first.Kill())
 	allow()
 	second := dev()
