@@ -60,7 +60,9 @@ func (l *lab) bound(ctx context.Context, r row) (*float64, error) {
 // calibrate measures what the bound is made of, on the cluster at rest: one pod
 // of each budget that allows one is evicted at the same moment. Cycle is the
 // shortest time until such a budget allows the next, gone the shortest until
-// such a pod is gone: a bound has to hold for whoever is lucky.
+// such a pod is gone: a bound has to hold for whoever is lucky. (A node is empty
+// when its slowest budget lets go, so that the longest cycle, which is printed
+// beside it, is what a drain of one node meets.)
 func (l *lab) calibrate(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
@@ -99,7 +101,8 @@ func (l *lab) calibrate(ctx context.Context) error {
 		}
 	}
 	l.cycle, l.gone = least(c.cycles), least(c.gone)
-	say("  cluster %s: a budget of one allows the next eviction after %.2f s, a pod is gone after %.2f s", l.shape.name, l.cycle.Seconds(), l.gone.Seconds())
+	say("  cluster %s: of %d budgets of one, the first allows the next eviction after %.2f s and the last after %.2f s; a pod is gone after %.2f s",
+		l.shape.name, len(victims), l.cycle.Seconds(), most(c.cycles).Seconds(), l.gone.Seconds())
 	return nil
 }
 
@@ -160,6 +163,13 @@ func (c *calibration) budget(event watch.Event, open bool) error {
 		c.cycles[b.Name] = time.Since(c.sent[b.Name])
 	}
 	return nil
+}
+
+func most(times map[string]time.Duration) (longest time.Duration) {
+	for _, t := range times {
+		longest = max(longest, t)
+	}
+	return longest
 }
 
 func least(times map[string]time.Duration) time.Duration {

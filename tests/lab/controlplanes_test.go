@@ -66,6 +66,7 @@ func secondWaitsForEtcd(t *testing.T, b *bed) {
 	require.NoError(t, err)
 	p := b.probe(t, "cp1", "w1", "w2")
 	watch := b.watchEtcd(t, "cp1", "cp2")
+	kubelets := b.kubelets(t)
 
 	command := b.ebb(t, "both", "upgrade", clusterName, "--to", lab.To)
 	b.inPhase(t, "both", "cp1", workflows.WaitReady)
@@ -91,6 +92,7 @@ func secondWaitsForEtcd(t *testing.T, b *bed) {
 		b.ran(t, name, "both")
 	}
 	b.applied(t, "cp1")
+	b.restarted(t, kubelets)
 	require.Zero(t, strings.Count(b.on(t, "cp2", "cat /var/lib/ebb/runs/*/output"), "upgrade/apply"), "apply is for the first")
 	b.whole(t)
 	p.verify(t)

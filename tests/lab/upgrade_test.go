@@ -123,6 +123,7 @@ func sudoPassword(t *testing.T, b *bed) {
 // the time. On the way the worker is killed, a machine is cut off, and a disk is full.
 func upgrade(t *testing.T, b *bed) {
 	p := b.probe(t, "cp1", "w1", "w2")
+	kubelets := b.kubelets(t)
 	b.holdPackages(t, "w1")
 
 	first := b.ebb(t, "first", "upgrade", clusterName, "--to", lab.To)
@@ -153,8 +154,29 @@ func upgrade(t *testing.T, b *bed) {
 	b.ran(t, "w1", "first")
 	b.ran(t, "w2", "first", "second")
 	b.applied(t, "cp1")
+	b.restarted(t, kubelets)
 	b.whole(t)
 	p.verify(t)
+}
+
+// kubelets are the kubelets that run now, by machine: systemd gives a service
+// another invocation ID whenever it is started.
+func (b *bed) kubelets(t *testing.T) map[string]string {
+	t.Helper()
+	running := map[string]string{}
+	for _, name := range b.names {
+		running[name] = strings.TrimSpace(b.on(t, name, "systemctl is-active --quiet kubelet && systemctl show --property=InvocationID --value kubelet"))
+		require.NotEmpty(t, running[name], name)
+	}
+	return running
+}
+
+// restarted checks that the kubelet of every machine is another one than before.
+func (b *bed) restarted(t *testing.T, before map[string]string) {
+	t.Helper()
+	for name, now := range b.kubelets(t) {
+		require.NotEqual(t, before[name], now, "the kubelet of %s was not restarted", name)
+	}
 }
 
 // applied checks that kubeadm upgrade apply has gone through exactly once on a machine.
