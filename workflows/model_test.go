@@ -39,6 +39,9 @@ type model struct {
 	drains    map[string]time.Time // end of the drain attempts that were begun
 	due       []dueEvent
 	destroyed map[string]bool
+	looks     int  // at etcd
+	resting   bool // the reconciler's schedule is paused
+	sawSound  bool // the reconciler looked last when it had the cluster, and that was sound
 
 	log        []event
 	violations []string
@@ -93,6 +96,14 @@ const (
 	eRecorded   = "recorded"
 	eJoined     = "joined"
 	eAdvanced   = "hop complete"
+	eEtcdWell   = "etcd is well"
+	eEtcdSick   = "etcd is not well"
+)
+
+// What is wrong when it is drawn that something is.
+const (
+	noRoom     = "3 pods find no room"
+	sickMember = "etcd member cp9 is not healthy"
 )
 
 func newModel(s *scenario) *model {

@@ -39,6 +39,8 @@ var modelledActivities = map[string]modelled{
 	"Capacity":       atOnce((*model).capacity),
 	"DetachISO":      atOnce((*model).detachISO),
 	"Etcd":           atOnce((*model).etcd),
+	"Diagnose":       atOnce((*model).diagnose),
+	"Rest":           atOnce((*model).rest),
 	"Release":        atOnce((*model).release),
 	"Survey":         atOnce((*model).survey),
 	"Node":           atOnce((*model).node),
@@ -116,15 +118,25 @@ func (m *model) advanceTo(in activities.AdvanceInput) (activities.AdvanceResult,
 }
 
 func (m *model) capacity(activities.CapacityInput) (activities.CapacityResult, error) {
+	if m.s.crowded && !m.calm {
+		return activities.CapacityResult{Warning: noRoom}, nil
+	}
 	return activities.CapacityResult{}, nil
 }
 
-func (m *model) etcd(activities.EtcdInput) (activities.EtcdResult, error) {
+// etcd looks at the members; what it saw is an event.
+func (m *model) etcd(in activities.EtcdInput) (activities.EtcdResult, error) {
+	m.looks++
+	if m.goesWrong(m.dice("etcd", in.Except, m.looks), 0.3) {
+		m.happened(eEtcdSick, m.operation, "", "")
+		return activities.EtcdResult{Faults: []string{sickMember}}, nil
+	}
+	m.happened(eEtcdWell, m.operation, "", "")
 	return activities.EtcdResult{}, nil
 }
 
-func (m *model) detachISO(activities.DetachISOInput) (activities.DetachISOResult, error) {
-	return activities.DetachISOResult{Detached: true}, nil
+func (m *model) detachISO(in activities.DetachISOInput) (activities.DetachISOResult, error) {
+	return activities.DetachISOResult{Detached: m.dice("iso", in.Node.Name).chance(50)}, nil
 }
 
 func (m *model) release(in activities.ReleaseInput) (activities.ReleaseResult, error) {
@@ -136,6 +148,7 @@ func (m *model) release(in activities.ReleaseInput) (activities.ReleaseResult, e
 		return activities.ReleaseResult{}, nil
 	}
 	if err == nil && held {
+		m.resting = m.resting && m.record().State != clusterstate.Alert
 		m.happened(eReleased, in.Operation, "", string(m.record().State))
 	}
 	return activities.ReleaseResult{Held: err == nil}, err

@@ -42,6 +42,7 @@ var afterwards = []struct {
 	{"nothingRemovedUnlessSaid", "rolled back means that every node and machine is still there", nothingRemovedUnlessSaid},
 	{"doneIsDone", "an operation that reports success has done all of it", doneIsDone},
 	{"reportIsTrue", "what was removed cannot be seen in the cluster any more", reportIsTrue},
+	{"roomIsToldOf", "pods without room are an outage that the user has to know of", roomIsToldOf},
 	{"retryAccepted", "a failed upgrade goes on with the same target, and with no other", retryAccepted},
 }
 
@@ -225,6 +226,17 @@ func reportIsTrue(o *outcome) string {
 	want := fmt.Sprintf("removed %s, destroyed %s, still in the cluster ", names(removed), names(destroyed))
 	if !strings.Contains(o.text, want) || !strings.Contains(o.text, fmt.Sprintf("the cluster has %d nodes", len(o.m.planned()))) {
 		return fmt.Sprintf("%q, and %d nodes, is not in %q", want, len(o.m.planned()), o.text)
+	}
+	return ""
+}
+
+// roomIsToldOf looks at scale-downs that went through.
+func roomIsToldOf(o *outcome) string {
+	if o.kind != KindScaleDown || o.err != nil || !o.m.s.crowded || o.m.calm {
+		return ""
+	}
+	if o.status.Warning != noRoom {
+		return fmt.Sprintf("the warning is %q", o.status.Warning)
 	}
 	return ""
 }

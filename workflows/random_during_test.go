@@ -23,11 +23,14 @@ func init() {
 		{"lockHeld", "two operations must never have one cluster", lockHeld},
 		{"ownCordonsOnly", "a cordon that is not Ebb's was made for a reason that Ebb does not know", ownCordonsOnly},
 		{"oneControlPlane", "etcd and the API keep their majority only when one control plane is away at a time", oneControlPlane},
+		{"etcdFirst", "an etcd that is not well loses its majority with the next control plane", etcdFirst},
+		{"recoveredIsSound", "a cluster that is called Running is taken for sound", recoveredIsSound},
 		{"controlPlanesFirst", "a kubelet must not be newer than its API server", controlPlanesFirst},
 		{"maxUnavailable", "the load of more nodes than the user allowed has nowhere to go", maxUnavailable},
 		{"maxParallel", "more drains at a time than the user allowed", maxParallel},
 		{"allCordonedFirst", "a pod must not move onto a node that is drained next", allCordonedFirst},
 		{"stagedFirst", "a node is not drained for packages that cannot be fetched", stagedFirst},
+		{"strictIsStrict", "who would rather have no pod without room has said so", strictIsStrict},
 		{"drainedFirst", "what runs on a node that is touched is lost", drainedFirst},
 		{"nothingRemovedAfterRollback", "a scale-down that was taken back has changed nothing", nothingRemovedAfterRollback},
 		{"deletedBeforeDestroyed", "a node whose machine is gone takes pods until it is found out", deletedBeforeDestroyed},
@@ -84,6 +87,24 @@ func oneControlPlane(m *model, e event) string {
 	}
 	if controlPlanes, _ := m.away(); len(controlPlanes) > 1 {
 		return fmt.Sprintf("control planes %v are away at once", controlPlanes)
+	}
+	return ""
+}
+
+// etcdFirst wants the last look at etcd to be a good one, and later than the end
+// of what was done to the control plane before.
+func etcdFirst(m *model, e event) string {
+	if !m.upgrading() || e.what != eCordoned || m.nodes[e.node].Role == plan.Worker {
+		return ""
+	}
+	well, sick := m.last(eEtcdWell, m.operation, ""), m.last(eEtcdSick, m.operation, "")
+	for _, n := range m.planned() {
+		if n.Role != plan.Worker && n.Name != e.node {
+			sick = max(sick, m.last(eScriptEnd, m.operation, n.Name))
+		}
+	}
+	if well < sick || well < 0 {
+		return fmt.Sprintf("control plane %s is cordoned, and etcd was not seen to be well before", e.node)
 	}
 	return ""
 }
@@ -148,6 +169,13 @@ func stagedFirst(m *model, e event) string {
 // hadThisHop is had for the running operation, since its last hop was complete.
 func (m *model) hadThisHop(what, node string) bool {
 	return m.last(what, m.operation, node) > m.last(eAdvanced, m.operation, "")
+}
+
+func strictIsStrict(m *model, e event) string {
+	if m.s.kind == KindScaleDown && m.s.strict && m.s.crowded && !m.calm && slices.Contains(changes, e.what) && e.op == m.operation {
+		return fmt.Sprintf("%s %s by a strict scale-down that leaves pods without room", e.node, e.what)
+	}
+	return ""
 }
 
 func drainedFirst(m *model, e event) string {

@@ -20,13 +20,7 @@ import (
 // prepare is an operation about to begin.
 func prepare(m *model, operation string) *outcome {
 	m.operation, m.takenOver = operation, ""
-	o := &outcome{
-		engine: &engine{
-			m: m, operation: operation, calls: map[string]int{}, did: map[string]bool{},
-			children: map[string]UpgradeNodeInput{}, ends: map[string]error{}, names: map[string]string{}, skipped: map[string]time.Time{},
-		},
-		kind: m.s.kind, nodes: map[string]modelNode{}, before: m.record(),
-	}
+	o := &outcome{engine: newEngine(m, operation), kind: m.s.kind, nodes: map[string]modelNode{}, before: m.record()}
 	for name, n := range m.nodes {
 		o.nodes[name] = *n
 	}
@@ -35,6 +29,27 @@ func prepare(m *model, operation string) *outcome {
 	}
 	m.alive[operation] = true
 	return o
+}
+
+func newEngine(m *model, operation string) *engine {
+	return &engine{
+		m: m, operation: operation, calls: map[string]int{}, did: map[string]bool{},
+		children: map[string]UpgradeNodeInput{}, ends: map[string]error{}, names: map[string]string{}, skipped: map[string]time.Time{},
+	}
+}
+
+// environment is where a workflow runs that has the engine's operation as its ID.
+func (e *engine) environment() *testsuite.TestWorkflowEnvironment {
+	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
+	env := suite.NewTestWorkflowEnvironment()
+	env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: e.operation})
+	env.SetStartTime(e.m.clock)
+	env.SetTestTimeout(time.Minute)
+	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{e}, DeadlockDetectionTimeout: time.Minute})
+	env.RegisterWorkflow(UpgradeNode)
+	env.RegisterActivity(&activities.Activities{})
+	return env
 }
 
 // withoutHolder is how a cluster is found whose holder is over.
@@ -51,15 +66,7 @@ func withoutHolder(r clusterstate.Record) clusterstate.Record {
 
 // play runs an operation to its end and asks the invariants about it.
 func (o *outcome) play(nodes []string) {
-	var suite testsuite.WorkflowTestSuite
-	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
-	env := suite.NewTestWorkflowEnvironment()
-	env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: o.operation})
-	env.SetStartTime(o.m.clock)
-	env.SetTestTimeout(time.Minute)
-	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{o.engine}, DeadlockDetectionTimeout: time.Minute})
-	env.RegisterWorkflow(UpgradeNode)
-	env.RegisterActivity(&activities.Activities{})
+	env := o.environment()
 	if at := o.m.s.cancelAt; at > 0 && !o.m.calm {
 		env.RegisterDelayedCallback(func() {
 			o.cancelled = env.Now()
@@ -74,7 +81,7 @@ func (o *outcome) play(nodes []string) {
 	case KindUpgrade:
 		env.ExecuteWorkflow(Upgrade, UpgradeInput{Cluster: "prod", Hops: o.m.s.hops, Target: o.m.s.target})
 	case KindScaleDown:
-		env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Nodes: nodes, Count: o.m.s.count})
+		env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Nodes: nodes, Count: o.m.s.count, Strict: o.m.s.strict})
 	case KindDrain:
 		env.ExecuteWorkflow(Drain, DrainInput{Cluster: "prod", Nodes: nodes})
 	}

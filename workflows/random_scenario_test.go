@@ -71,6 +71,8 @@ type scenario struct {
 	hops   []string
 	target string
 
+	strict, crowded bool // of a scale-down: no pod may be left without room; some would be
+
 	settings activities.Survey // without the nodes
 	drain    activities.DrainSettings
 
@@ -96,6 +98,8 @@ func drawScenario(seed uint64) *scenario {
 	// What is drawn from dice of its own leaves all other draws of a seed as they are.
 	s.drawHops(newDice(seed, "hops"))
 	s.drawSteering(newDice(seed, "steering"))
+	d = newDice(seed, "capacity")
+	s.strict, s.crowded = d.chance(30), d.chance(20)
 	return s
 }
 
@@ -233,7 +237,7 @@ func (s *scenario) drawRequest(d *dice) {
 
 func (s *scenario) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s of names %v, count %d, hops %v, target %s; lease %+v\n", s.kind, s.names, s.count, s.hops, s.target, s.lease)
+	fmt.Fprintf(&b, "%s of names %v, count %d, strict %v, crowded %v, hops %v, target %s; lease %+v\n", s.kind, s.names, s.count, s.strict, s.crowded, s.hops, s.target, s.lease)
 	for _, n := range s.nodes {
 		fmt.Fprintf(&b, "  %s %s %s recorded %q ready %v manual %v cordoned by %q machine down %v\n",
 			n.Name, n.Role, n.Version, n.Recorded, n.Ready, n.Manual, s.by[n.Name], s.down[n.Name])

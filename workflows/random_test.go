@@ -125,11 +125,15 @@ type report struct {
 	trace      string
 }
 
-// playSeed runs one seed: the drawn operation, and, when that failed, the same
-// once more after an operator has mended the cluster.
+// playSeed runs one seed: the drawn operation, and, when that failed, the
+// reconciler, and the same operation once more after an operator has mended the
+// cluster, sometimes with the reconciler before it.
 func playSeed(seed uint64) (r report) {
 	m := newModel(drawScenario(seed))
-	var first, second *outcome
+	var (
+		first, second *outcome
+		recoveries    []*recovery
+	)
 	defer func() {
 		if p := recover(); p != nil {
 			r.violations = append(r.violations, fmt.Sprintf("panic: %v\n%s", p, debug.Stack()))
@@ -141,6 +145,9 @@ func playSeed(seed uint64) (r report) {
 				r.trace += strings.Join(o.trace, "\n") + "\n" + fmt.Sprintf("ended %s: %v\n", o.end(), o.err)
 			}
 		}
+		for _, run := range recoveries {
+			r.trace += strings.Join(run.trace, "\n") + "\n"
+		}
 		r.trace += m.describe()
 	}()
 	first = prepare(m, "op-1")
@@ -149,9 +156,14 @@ func playSeed(seed uint64) (r report) {
 	if first.err == nil {
 		return r
 	}
-	m.alive["op-1"], m.alive[livingHolder] = false, false
+	m.alive["op-1"] = false
+	recoveries = append(recoveries, m.reconcile("reconcile-1"))
+	m.alive[livingHolder] = false
 	m.heal("op-1")
 	m.calm, m.settings = true, m.s.generous()
+	if m.dice("reconciler").chance(50) { // or the operator is faster
+		recoveries = append(recoveries, m.reconcile("reconcile-2"))
+	}
 	names, possible := m.again()
 	second = prepare(m, "op-2")
 	second.play(names)
