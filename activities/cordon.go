@@ -3,7 +3,9 @@ package activities
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 
 	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"ebb/internal/cluster"
+	"ebb/internal/clusterstate"
 )
 
 // NodeInput names a node of a cluster and the operation that acts on it.
@@ -88,10 +91,11 @@ func uncordon(ctx context.Context, c *cluster.Cluster, node, operation string) (
 	return done, nil
 }
 
-// UncordonAllInput names an operation that is over and left its cordons behind.
+// UncordonAllInput names operations that are over and left their cordons behind.
 type UncordonAllInput struct {
 	Cluster   string `json:"cluster"`
-	Operation string `json:"operation"`
+	Operation string `json:"operation"`        // one, or several separated by commas
+	Holder    string `json:"holder,omitempty"` // the operation that took their place
 }
 
 // UncordonAllResult lists the nodes that were uncordoned.
@@ -99,8 +103,8 @@ type UncordonAllResult struct {
 	Nodes []string `json:"nodes,omitempty"`
 }
 
-// UncordonAll takes back every cordon of an operation that died before it could
-// do so itself.
+// UncordonAll takes back every cordon of operations that died before they could
+// do so themselves, and notes that they are cleaned up after.
 func (a *Activities) UncordonAll(ctx context.Context, in UncordonAllInput) (UncordonAllResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
@@ -112,10 +116,10 @@ func (a *Activities) UncordonAll(ctx context.Context, in UncordonAllInput) (Unco
 	}
 	var result UncordonAllResult
 	for _, n := range nodes {
-		if n.CordonedBy != in.Operation {
+		if n.CordonedBy == "" || !slices.Contains(clusterstate.Names(in.Operation), n.CordonedBy) {
 			continue
 		}
-		done, err := uncordon(ctx, c, n.Name, in.Operation)
+		done, err := uncordon(ctx, c, n.Name, n.CordonedBy)
 		if err != nil {
 			return UncordonAllResult{}, err
 		}
@@ -123,7 +127,14 @@ func (a *Activities) UncordonAll(ctx context.Context, in UncordonAllInput) (Unco
 			result.Nodes = append(result.Nodes, n.Name)
 		}
 	}
-	return result, nil
+	if in.Holder == "" { // asked for by a workflow of an older version
+		return result, nil
+	}
+	err = a.store(c).Cleaned(ctx, in.Holder, in.Operation)
+	if errors.Is(err, clusterstate.ErrLost) {
+		return UncordonAllResult{}, permanent(TypeRefused, err)
+	}
+	return result, err
 }
 
 // RecordVersionInput names the version that a node was brought to.

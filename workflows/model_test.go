@@ -245,7 +245,8 @@ func (m *model) heal(operation string) {
 	m.advance(m.clock.Add(24 * time.Hour))
 	for _, n := range m.nodes {
 		n.Ready, n.down, n.readyAt = true, false, time.Time{}
-		if n.Role != plan.Worker || n.by == operation || n.by == deadHolder {
+		noted := n.by == deadHolder && slices.Contains(clusterstate.Names(m.record().TakenOver), deadHolder) // the next operation sees to that
+		if n.Role != plan.Worker || n.by == operation || n.by == deadHolder && !noted {
 			n.Unschedulable, n.CordonedBy, n.by = false, "", ""
 		}
 	}

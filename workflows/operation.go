@@ -68,7 +68,7 @@ func (o *operation) claim(ctx workflow.Context, state clusterstate.State, hops .
 		o.step(ctx, "cleaning up after %s", claimed.TakenOver)
 		// Nobody else will: a cancellation does not stop it.
 		_, err = call(settling(ctx, "take back the cordons of "+claimed.TakenOver), act.UncordonAll,
-			activities.UncordonAllInput{Cluster: o.cluster, Operation: claimed.TakenOver})
+			activities.UncordonAllInput{Cluster: o.cluster, Operation: claimed.TakenOver, Holder: o.id})
 	}
 	if err == nil {
 		o.survey, err = call(onAPI(ctx, "survey cluster "+o.cluster), act.Survey, activities.SurveyInput{Cluster: o.cluster})

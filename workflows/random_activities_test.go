@@ -233,13 +233,13 @@ func (m *model) takeBack(node, operation string) bool {
 	return true
 }
 
-func (m *model) uncordonAll(in activities.UncordonAllInput) (result activities.UncordonAllResult, _ error) {
+func (m *model) uncordonAll(in activities.UncordonAllInput) (result activities.UncordonAllResult, err error) {
 	for _, n := range m.planned() {
-		if m.takeBack(n.Name, in.Operation) {
+		if slices.Contains(clusterstate.Names(in.Operation), n.CordonedBy) && m.takeBack(n.Name, n.CordonedBy) {
 			result.Nodes = append(result.Nodes, n.Name)
 		}
 	}
-	return result, nil
+	return result, m.store.Cleaned(context.Background(), in.Holder, in.Operation)
 }
 
 func (m *model) drainSettings(activities.DrainSettingsInput) (activities.DrainSettings, error) {

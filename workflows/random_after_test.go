@@ -82,7 +82,9 @@ func noCordonLeft(o *outcome) string {
 			return n.Name + " is left cordoned"
 		case by == o.operation && !strings.Contains(o.text+o.detail(n.Name), "could not uncordon "+n.Name):
 			return n.Name + " could not be uncordoned and the error does not say so: " + o.text
-		case by == deadHolder && o.m.takenOver == deadHolder && !o.gaveUp("UncordonAll", "") && o.did[o.operation+"Claim"]:
+		case by == deadHolder && !slices.Contains(clusterstate.Names(o.m.record().TakenOver), deadHolder) && o.m.record().Holder != deadHolder:
+			return n.Name + " is left cordoned by a dead operation, and that is not noted"
+		case by == deadHolder && slices.Contains(clusterstate.Names(o.m.takenOver), deadHolder) && !o.gaveUp("UncordonAll", "") && o.did[o.operation+"Claim"]:
 			return n.Name + " is left cordoned by the dead operation whose place was taken"
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"ebb/activities"
+	"ebb/internal/clusterstate"
 	"ebb/internal/plan"
 )
 
@@ -50,7 +51,7 @@ func lockHeld(m *model, e event) string {
 }
 
 func ownCordonsOnly(m *model, e event) string {
-	taken := e.detail == deadHolder && m.takenOver == deadHolder
+	taken := slices.Contains(clusterstate.Names(m.takenOver), e.detail)
 	if e.what == eUncordoned && e.detail != m.operation && !taken {
 		return fmt.Sprintf("%s was uncordoned, which %q had cordoned", e.node, e.detail)
 	}

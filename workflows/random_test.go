@@ -31,6 +31,7 @@ var regressions = []struct {
 	{503, "the same, with the operator's second run"},
 	{611, "a claim that was done without an answer, and then forbidden, kept the lock"},
 	{1988, "the same in a scale-down"},
+	{2343, "the reconciler lost a node between its two looks, and recorded the target as reached all the same, so that the retry was refused"},
 	{4541, "a drain that was cut off by its timeout is tried again, though its last error was of another kind"},
 }
 

@@ -54,12 +54,12 @@ func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error)
 	o.from = clusterstate.Alert
 	// 3. Look again: nobody else changes it now.
 	found, err = diagnose(ctx, in.Cluster)
-	to := clusterstate.Running
+	to, version := clusterstate.Running, found.Version
 	if err != nil || len(found.Faults) > 0 {
-		to = clusterstate.Alert
+		to, version = clusterstate.Alert, "" // the upgrade that failed is not complete
 	}
 	// 4. Give it back.
-	if problem := o.release(ctx, to, "", found.Version); problem != "" {
+	if problem := o.release(ctx, to, "", version); problem != "" {
 		return ReconcileResult{}, temporal.NewNonRetryableApplicationError(problem, ErrFailed, nil)
 	}
 	return say(ctx, ReconcileResult{State: to, Faults: found.Faults}), err

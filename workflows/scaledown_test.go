@@ -274,7 +274,7 @@ func TestTakeoverTakesBackTheCordonsOfTheDead(t *testing.T) {
 	w := newWorld(t)
 	w.env.OnActivity(act.Claim, mock.Anything, mock.Anything).
 		Return(activities.ClaimResult{From: clusterstate.Running, TakenOver: "dead-1"}, nil).Once()
-	w.env.OnActivity(act.UncordonAll, mock.Anything, activities.UncordonAllInput{Cluster: "prod", Operation: "dead-1"}).
+	w.env.OnActivity(act.UncordonAll, mock.Anything, activities.UncordonAllInput{Cluster: "prod", Operation: "dead-1", Holder: op}).
 		Return(activities.UncordonAllResult{Nodes: []string{"w1"}}, nil).Once()
 	w.env.OnActivity(act.Survey, mock.Anything, mock.Anything).Return(settingsOf(everyNode), nil).Once()
 	w.machinesAre(true, w3)

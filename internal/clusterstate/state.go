@@ -5,8 +5,10 @@
 package clusterstate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // State is what a cluster is doing.
@@ -34,7 +36,7 @@ const (
 	annotationMessage = "ebb/message"
 	annotationEngine  = "ebb/engine"
 
-	annotationTakenOver = "ebb/taken-over"     // the dead holder whose place the holder took
+	annotationTakenOver = "ebb/taken-over"     // dead holders that are not cleaned up after yet
 	annotationLast      = "ebb/last-operation" // the operation that gave the cluster back last
 )
 
@@ -49,8 +51,10 @@ type Record struct {
 	Message string `json:"message,omitempty"` // why the cluster is in this state
 	Engine  string `json:"engine,omitempty"`  // the Temporal cluster and namespace that run the holder
 
-	TakenOver string `json:"takenOver,omitempty"` // while held: the dead operation whose place was taken
-	Last      string `json:"last,omitempty"`      // the operation that gave the cluster back last
+	// TakenOver names the dead operations whose place was taken and whose cordons
+	// are not all taken back yet, separated by commas. Cleaned takes them out.
+	TakenOver string `json:"takenOver,omitempty"`
+	Last      string `json:"last,omitempty"` // the operation that gave the cluster back last
 }
 
 // transitions lists the states each state may be left to.
@@ -78,4 +82,26 @@ func interrupted(r Record) State {
 		return r.From
 	}
 	return Alert
+}
+
+// joinNames adds a name to a list of names, once.
+func joinNames(list, name string) string {
+	if list == "" || slices.Contains(Names(list), name) {
+		return cmp.Or(list, name)
+	}
+	return list + "," + name
+}
+
+// withoutNames is a list of names less those of another one.
+func withoutNames(list, less string) string {
+	gone := Names(less)
+	return strings.Join(slices.DeleteFunc(Names(list), func(name string) bool { return slices.Contains(gone, name) }), ",")
+}
+
+// Names are the operations in Record.TakenOver.
+func Names(list string) []string {
+	if list == "" {
+		return nil
+	}
+	return strings.Split(list, ",")
 }

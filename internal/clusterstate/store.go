@@ -47,7 +47,7 @@ type Claim struct {
 // Claimed is what an operation got with the cluster.
 type Claimed struct {
 	From      State  // the state the cluster was in, to go back to on a rollback
-	TakenOver string // operation ID of a dead holder whose place was taken
+	TakenOver string // dead holders whose cordons have to be taken back, see Record
 	Target    string // the upgrade target that is recorded now
 }
 
@@ -107,7 +107,10 @@ func decide(ctx context.Context, record Record, c Claim) (Claimed, Record, error
 			return Claimed{}, Record{}, fmt.Errorf("%w: %s (state %s); wait for it (ebb watch %s) or cancel it (ebb cancel %s)",
 				ErrHeld, record.Holder, record.State, record.Holder, record.Holder)
 		}
-		record.State, record.TakenOver, record.Holder = interrupted(record), record.Holder, ""
+		if record.State != Recovering { // which cordons nothing
+			record.TakenOver = joinNames(record.TakenOver, record.Holder)
+		}
+		record.State, record.Holder = interrupted(record), ""
 	}
 	target := ""
 	if c.Accept != nil {
@@ -155,6 +158,32 @@ func (s *Store) Advance(ctx context.Context, operation, version, target string) 
 	}
 }
 
+// Cleaned notes that nothing is left of the dead operations named, in a cluster
+// that operation has. It is idempotent, and returns ErrLost when the operation
+// does not have the cluster.
+func (s *Store) Cleaned(ctx context.Context, operation, takenOver string) error {
+	for {
+		lease, err := s.get(ctx)
+		if err != nil {
+			return err
+		}
+		record := decode(lease)
+		if record.Holder != operation {
+			return fmt.Errorf("%s: %w (holder %q)", operation, ErrLost, record.Holder)
+		}
+		left := withoutNames(record.TakenOver, takenOver)
+		if left == record.TakenOver {
+			return nil
+		}
+		record.TakenOver = left
+		encode(lease, record)
+		err = s.put(ctx, lease)
+		if err == nil || !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+}
+
 // Outcome is how an operation leaves the cluster.
 type Outcome struct {
 	Operation string
@@ -166,7 +195,7 @@ type Outcome struct {
 // Finish gives the cluster back in the state To. It is idempotent, and returns
 // ErrLost when the operation never had, or no longer has, the cluster. The
 // upgrade target stays while the cluster is in Alert and is dropped when it is
-// Running.
+// Running. Dead operations that were not cleaned up after stay noted, for the next one.
 func (s *Store) Finish(ctx context.Context, o Outcome) (State, error) {
 	for {
 		lease, err := s.get(ctx)
@@ -187,7 +216,7 @@ func (s *Store) Finish(ctx context.Context, o Outcome) (State, error) {
 		if err := CheckTransition(record.State, to); err != nil {
 			return "", err
 		}
-		next := Record{State: to, Target: record.Target, Version: record.Version, Message: o.Message, Last: o.Operation}
+		next := Record{State: to, Target: record.Target, Version: record.Version, Message: o.Message, Last: o.Operation, TakenOver: record.TakenOver}
 		if record.State == Recovering { // the operation that went wrong stays the last one
 			next.Last = record.Last
 			if to == Alert {

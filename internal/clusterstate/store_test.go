@@ -236,7 +236,7 @@ func TestOperationMeetsARecovery(t *testing.T) {
 
 	got, err := s.Acquire(t.Context(), dead(claim("up-2", Upgrading)))
 	require.NoError(t, err)
-	require.Equal(t, Claimed{From: Alert, TakenOver: "look-1", Target: "1.37.2"}, got)
+	require.Equal(t, Claimed{From: Alert, Target: "1.37.2"}, got, "a recovery leaves nothing to clean up")
 	_, err = s.Finish(t.Context(), Outcome{Operation: "look-1", To: Running})
 	require.ErrorIs(t, err, ErrLost, "a recovery never overwrites an operation")
 }
@@ -257,7 +257,38 @@ func TestRecoveryTakesOverFromADeadOne(t *testing.T) {
 	require.Error(t, err, "the first one lives")
 	got, err := s.Acquire(t.Context(), dead(claim("look-2", Recovering)))
 	require.NoError(t, err)
-	require.Equal(t, Claimed{From: Alert, TakenOver: "look-1", Target: "1.37.2"}, got)
+	require.Equal(t, Claimed{From: Alert, Target: "1.37.2"}, got, "a recovery leaves nothing to clean up")
+}
+
+func TestDeadOperationsStayNotedUntilTheyAreCleanedUpAfter(t *testing.T) {
+	s, _ := store(t)
+	_, err := s.Acquire(t.Context(), claim("dead-1", Scaling))
+	require.NoError(t, err)
+	// One takes its place and cannot clean up; the next dies before it can.
+	_, err = s.Acquire(t.Context(), dead(claim("op-2", Draining)))
+	require.NoError(t, err)
+	_, err = s.Finish(t.Context(), Outcome{Operation: "op-2"})
+	require.NoError(t, err)
+	got, err := s.Acquire(t.Context(), claim("dead-3", Draining))
+	require.NoError(t, err)
+	require.Equal(t, Claimed{From: Alert, TakenOver: "dead-1"}, got)
+
+	got, err = s.Acquire(t.Context(), dead(claim("op-4", Draining)))
+	require.NoError(t, err)
+	require.Equal(t, Claimed{From: Alert, TakenOver: "dead-1,dead-3"}, got)
+	require.ErrorIs(t, s.Cleaned(t.Context(), "op-2", "dead-1"), ErrLost)
+	require.NoError(t, s.Cleaned(t.Context(), "op-4", "dead-1"))
+	require.NoError(t, s.Cleaned(t.Context(), "op-4", "dead-1"), "it is idempotent")
+	again, err := s.Acquire(t.Context(), claim("op-4", Draining))
+	require.NoError(t, err)
+	require.Equal(t, "dead-3", again.TakenOver)
+
+	require.NoError(t, s.Cleaned(t.Context(), "op-4", "dead-1,dead-3"))
+	_, err = s.Finish(t.Context(), Outcome{Operation: "op-4"})
+	require.NoError(t, err)
+	record, err := s.Get(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, Record{State: Alert, Last: "op-4"}, record)
 }
 
 func TestLeaseNamesItsHolder(t *testing.T) {
