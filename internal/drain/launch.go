@@ -139,11 +139,11 @@ func (r *run) tell(p *pod, trouble string) {
 }
 
 func (r *run) send(ctx context.Context, p *pod, budget types.NamespacedName) {
-	p.sent, p.trouble = true, ""
-	r.sending++
-	if p.tries == 0 {
+	if !p.asked { // a budget may have to be asked many times
 		r.out.printf("evicting pod %s", podName(p.Pod))
 	}
+	p.sent, p.asked, p.trouble = true, true, ""
+	r.sending++
 	target, client, grace := p.Pod, r.req.Cluster.Client, r.settings.GracePeriod
 	r.requests.Go(func() {
 		ctx, cancel := outlast(ctx, answerTime)

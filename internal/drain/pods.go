@@ -26,6 +26,7 @@ type pod struct {
 	cached bool // the watch has shown it, so that its absence there means its end
 
 	sent    bool // an eviction is under way
+	asked   bool // one was sent before
 	evicted bool // an eviction was accepted
 	gone    bool // ended
 	skipped bool // terminating, and not waited for

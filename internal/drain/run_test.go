@@ -133,6 +133,7 @@ func TestWhatCannotWorkIsSaidAtOnce(t *testing.T) {
 				require.Equal(t, time.Minute, time.Since(start), "tried until the attempt ends")
 				require.GreaterOrEqual(t, s.asked["app/a"], 5, "a watch may be behind: asked all the same now and then")
 				require.LessOrEqual(t, s.asked["app/a"], 20)
+				require.Equal(t, 1, strings.Count(err.Error(), "evicting pod app/a"), "said once, however often it is asked")
 			})
 		})
 	}
