@@ -137,31 +137,18 @@ func decide(ctx context.Context, record Record, c Claim) (Claimed, Record, error
 // node is at version. It is idempotent, and returns ErrLost when the operation
 // does not have the cluster.
 func (s *Store) Advance(ctx context.Context, operation, version, target string) error {
-	for {
-		lease, err := s.get(ctx)
-		if err != nil {
-			return err
-		}
-		record := decode(lease)
-		if record.Holder != operation {
-			return fmt.Errorf("%s: %w (holder %q)", operation, ErrLost, record.Holder)
-		}
-		if record.Version == version && record.Target == target {
-			return nil
-		}
-		record.Version, record.Target = version, target
-		encode(lease, record)
-		err = s.put(ctx, lease)
-		if err == nil || !apierrors.IsConflict(err) {
-			return err
-		}
-	}
+	return s.edit(ctx, operation, func(r *Record) { r.Version, r.Target = version, target })
 }
 
 // Cleaned notes that nothing is left of the dead operations named, in a cluster
 // that operation has. It is idempotent, and returns ErrLost when the operation
 // does not have the cluster.
 func (s *Store) Cleaned(ctx context.Context, operation, takenOver string) error {
+	return s.edit(ctx, operation, func(r *Record) { r.TakenOver = withoutNames(r.TakenOver, takenOver) })
+}
+
+// edit changes the record of a cluster that an operation has.
+func (s *Store) edit(ctx context.Context, operation string, change func(*Record)) error {
 	for {
 		lease, err := s.get(ctx)
 		if err != nil {
@@ -171,11 +158,10 @@ func (s *Store) Cleaned(ctx context.Context, operation, takenOver string) error 
 		if record.Holder != operation {
 			return fmt.Errorf("%s: %w (holder %q)", operation, ErrLost, record.Holder)
 		}
-		left := withoutNames(record.TakenOver, takenOver)
-		if left == record.TakenOver {
+		was := record
+		if change(&record); record == was {
 			return nil
 		}
-		record.TakenOver = left
 		encode(lease, record)
 		err = s.put(ctx, lease)
 		if err == nil || !apierrors.IsConflict(err) {
