@@ -27,7 +27,8 @@ type fakeOps struct {
 	exists  bool
 	filter  ops.Filter
 	notNow  string // why an action is refused
-	log     []ops.LogLine
+	log     []ops.Event
+	events  ops.EventFilter
 }
 
 func (f *fakeOps) Start(_ context.Context, r ops.Request) (ops.Operation, bool, error) {
@@ -49,17 +50,18 @@ func (f *fakeOps) List(_ context.Context, filter ops.Filter) ([]ops.Operation, e
 
 func (f *fakeOps) Cancel(context.Context, string) error { return nil }
 
-func (f *fakeOps) Steer(_ context.Context, id string, action ops.Action, node string) (string, error) {
+func (f *fakeOps) Steer(_ context.Context, id string, s ops.Steering) (string, error) {
 	if f.notNow != "" {
 		return "", &ops.NotNowError{ID: id, Reason: f.notNow}
 	}
-	return strings.TrimSpace(string(action) + " " + node), nil
+	return strings.TrimSpace(string(s.Action) + " " + s.Node), nil
 }
 
-func (f *fakeOps) Logs(_ context.Context, _ string, filter ops.LogFilter, line func(ops.LogLine) error) error {
-	for _, l := range f.log {
-		if filter.Node == "" || filter.Node == l.Node {
-			if err := line(l); err != nil {
+func (f *fakeOps) Events(_ context.Context, _ string, filter ops.EventFilter, each func(ops.Event) error) error {
+	f.events = filter
+	for _, e := range f.log {
+		if filter.Node == "" || filter.Node == e.Node {
+			if err := each(e); err != nil {
 				return err
 			}
 		}
@@ -245,7 +247,7 @@ func TestSteeringThatIsNotTakenIsRefused(t *testing.T) {
 }
 
 func TestLogs(t *testing.T) {
-	f := &fakeOps{log: []ops.LogLine{
+	f := &fakeOps{log: []ops.Event{
 		{Time: began, Node: "cp1", Phase: "upgrade", Attempt: 1, Text: "[upgrade] Fetching"},
 		{Time: began, Node: "w1", Phase: "upgrade", Attempt: 2, Hop: 1, Text: "done"},
 	}}
@@ -254,9 +256,13 @@ func TestLogs(t *testing.T) {
 	at := began.Local().Format("15:04:05")
 	require.Equal(t, at+" cp1 upgrade | [upgrade] Fetching\n"+at+" w1 upgrade hop 2 run 2 | done\n", out)
 	_, out, _ = execute(t, f, "logs", "up-1", "--node", "w1", "-o", "json")
-	var line ops.LogLine
+	var line ops.Event
 	require.NoError(t, json.Unmarshal([]byte(out), &line))
 	require.Equal(t, "done", line.Text)
+	require.Equal(t, ops.EventFilter{Types: []ops.EventType{ops.LogEvent}, Node: "w1"}, f.events)
+	code, _, errs = execute(t, f, "logs", "up-1", "-f", "--tail", "20")
+	require.Equal(t, 0, code, errs)
+	require.Equal(t, ops.EventFilter{Types: []ops.EventType{ops.LogEvent}, Tail: 20, Follow: true}, f.events)
 }
 
 func TestRetryOfAnUpgradeInHopsNamesThem(t *testing.T) {

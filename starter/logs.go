@@ -11,7 +11,7 @@ import (
 )
 
 func newLogs(a *app) *cobra.Command {
-	var f ops.LogFilter
+	f := ops.EventFilter{Types: []ops.EventType{ops.LogEvent}}
 	cmd := &cobra.Command{
 		Use: "logs OPERATION", Short: "Show what the scripts of an operation printed on the nodes",
 		Long: `Show what the scripts of an upgrade (or of the removal of a control plane) printed on
@@ -25,15 +25,16 @@ reaches the engine.`,
 			if err != nil {
 				return err
 			}
-			return operations.Logs(cmd.Context(), args[0], f, a.printLogLine)
+			return operations.Events(cmd.Context(), args[0], f, a.printLogLine)
 		},
 	}
 	cmd.Flags().BoolVarP(&f.Follow, "follow", "f", false, "go on with what comes, until the operation is over")
+	cmd.Flags().IntVar(&f.Tail, "tail", 0, "of the lines that are there only the last so many (default all)")
 	cmd.Flags().StringVar(&f.Node, "node", "", "only of this node")
 	return cmd
 }
 
-func (a *app) printLogLine(l ops.LogLine) error {
+func (a *app) printLogLine(l ops.Event) error {
 	if a.json() {
 		return json.NewEncoder(a.out).Encode(l)
 	}

@@ -68,7 +68,7 @@ func (a *app) steering(action ops.Action, cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if s.Answer, err = operations.Steer(cmd.Context(), s.Operation, action, s.Node); err != nil {
+		if s.Answer, err = operations.Steer(cmd.Context(), s.Operation, ops.Steering{Action: action, Node: s.Node}); err != nil {
 			return err
 		}
 		if a.json() {

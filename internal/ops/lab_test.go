@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -59,6 +60,7 @@ func (l *lab) worker() {
 	w.RegisterWorkflowWithOptions(tinyDrain, workflow.RegisterOptions{Name: string(workflows.KindDrain)})
 	w.RegisterWorkflowWithOptions(tinyUpgrade, workflow.RegisterOptions{Name: string(workflows.KindUpgrade)})
 	w.RegisterWorkflowWithOptions(tinyNode, workflow.RegisterOptions{Name: "UpgradeNode"})
+	w.RegisterWorkflowWithOptions(tinyListener, workflow.RegisterOptions{Name: "Listener"})
 	w.RegisterActivityWithOptions(tinyEviction, activity.RegisterOptions{Name: activityDrain})
 	require.NoError(l.t, w.Start())
 	l.t.Cleanup(w.Stop)
@@ -125,8 +127,42 @@ func tinyDrain(ctx workflow.Context, in workflows.DrainInput) (workflows.DrainRe
 	return workflows.DrainResult{Drained: in.Nodes}, nil
 }
 
+// pairTarget has tinyUpgrade work on two nodes at once, and after them on a third.
+const pairTarget = "1.37.9"
+
+func tinyPair(ctx workflow.Context) error {
+	listen := func(node string) workflow.ChildWorkflowFuture {
+		id := workflow.GetInfo(ctx).WorkflowExecution.ID + "/" + node
+		return workflow.ExecuteChildWorkflow(workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{WorkflowID: id}), "Listener")
+	}
+	first, second := listen("w1"), listen("w2")
+	if err := first.Get(ctx, nil); err != nil {
+		return err
+	}
+	if err := second.Get(ctx, nil); err != nil {
+		return err
+	}
+	return listen("w3").Get(ctx, nil)
+}
+
+// tinyListener lets output come until it is told to stop, and counts retries.
+func tinyListener(ctx workflow.Context) error {
+	retries := 0
+	if err := workflow.SetUpdateHandler(ctx, workflows.UpdateRetryNow, func(workflow.Context, workflows.NodeRequest) (string, error) {
+		retries++
+		return fmt.Sprintf("retried %d times", retries), nil
+	}); err != nil {
+		return err
+	}
+	workflow.GetSignalChannel(ctx, "stop").Receive(ctx, nil)
+	return nil
+}
+
 // tinyUpgrade has one node under way in a child workflow.
 func tinyUpgrade(ctx workflow.Context, in workflows.UpgradeInput) (workflows.UpgradeResult, error) {
+	if in.Target == pairTarget {
+		return workflows.UpgradeResult{}, tinyPair(ctx)
+	}
 	status := workflows.Status{Kind: workflows.KindUpgrade, Cluster: in.Cluster, Target: in.Target, Step: "upgrading w1",
 		Nodes: []workflows.NodeStatus{{Node: "cp1", Role: plan.FirstControlPlane, Phase: workflows.Done}, {Node: "w1", Role: plan.Worker, Phase: workflows.RunScript}}}
 	if err := workflow.SetQueryHandler(ctx, workflows.QueryStatus, func() (workflows.Status, error) { return status, nil }); err != nil {

@@ -26,12 +26,13 @@ type Client interface {
 	// when the request is recorded; cancelling one that is over changes nothing.
 	Cancel(ctx context.Context, id string) error
 	// Steer has a running operation pause, resume, leave a node out, or make the
-	// next attempt now (node empty = wherever one is waited for), and returns what
-	// it did. An action that makes no sense now is a *NotNowError.
-	Steer(ctx context.Context, id string, action Action, node string) (said string, err error)
-	// Logs calls line with every line that scripts have printed on the nodes, in
-	// order for each node; an error of line ends it and is returned.
-	Logs(ctx context.Context, id string, f LogFilter, line func(LogLine) error) error
+	// next attempt now, and returns what it did. An action that makes no sense now
+	// is a *NotNowError. With a key it is done once, however often it is asked for.
+	Steer(ctx context.Context, id string, s Steering) (said string, err error)
+	// Events calls each with what has happened in an operation, in order: no event
+	// is left out, none comes twice. An error of each ends it and is returned. A
+	// place in f that is none is a *RequestError. It rides out an engine that is away.
+	Events(ctx context.Context, id string, f EventFilter, each func(Event) error) error
 	// Watch calls changed with the operation as it is now, and again on each
 	// change, until it is over or ctx ends; the last call has the outcome. It
 	// rides out an engine that is away.

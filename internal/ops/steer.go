@@ -35,29 +35,29 @@ type NotNowError struct{ ID, Reason string }
 func (e *NotNowError) Error() string { return fmt.Sprintf("%s: %s", e.ID, e.Reason) }
 
 // Steer implements Client.
-func (t *Temporal) Steer(ctx context.Context, id string, action Action, node string) (string, error) {
+func (t *Temporal) Steer(ctx context.Context, id string, s Steering) (string, error) {
 	d, err := t.describe(ctx, id)
 	if err != nil {
 		return "", named(id, err)
 	}
 	if !d.open() {
-		return "", &NotNowError{ID: id, Reason: "it is over, there is nothing to " + string(action)}
+		return "", &NotNowError{ID: id, Reason: "it is over, there is nothing to " + string(s.Action)}
 	}
 	var args []any
-	if action == SkipNode || action == RetryNow {
-		args = []any{workflows.NodeRequest{Node: node}}
+	if s.Action == SkipNode || s.Action == RetryNow {
+		args = []any{workflows.NodeRequest{Node: s.Node}}
 	}
-	said, err := t.update(ctx, id, action, args)
-	if action != RetryNow {
+	said, err := t.update(ctx, id, s, args)
+	if s.Action != RetryNow {
 		return said, err
 	}
 	// The nodes of an upgrade wait in workflows of their own.
 	answers := []string{said}
 	for _, child := range d.PendingChildren {
-		if node != "" && child.GetWorkflowId() != id+"/"+node {
+		if s.Node != "" && child.GetWorkflowId() != id+"/"+s.Node {
 			continue
 		}
-		said, childErr := t.update(ctx, child.GetWorkflowId(), action, args)
+		said, childErr := t.update(ctx, child.GetWorkflowId(), s, args)
 		answers, err = append(answers, said), errors.Join(err, childErr)
 	}
 	if text := strings.TrimPrefix(strings.Join(answers, "\n"), "\n"); strings.TrimSpace(text) != "" {
@@ -74,12 +74,13 @@ func firstOf(err error) error {
 	return err
 }
 
-// update sends a Workflow Update and waits for the answer.
-func (t *Temporal) update(ctx context.Context, workflow string, action Action, args []any) (said string, err error) {
+// update sends a Workflow Update and waits for the answer. The engine answers one
+// that comes with the same key again as it did the first time.
+func (t *Temporal) update(ctx context.Context, workflow string, s Steering, args []any) (said string, err error) {
 	bounded, cancel := context.WithTimeout(ctx, steerTimeout)
 	defer cancel()
 	handle, err := t.client.UpdateWorkflow(bounded, client.UpdateWorkflowOptions{
-		WorkflowID: workflow, UpdateName: string(action), Args: args, WaitForStage: client.WorkflowUpdateStageCompleted,
+		WorkflowID: workflow, UpdateID: s.Key, UpdateName: string(s.Action), Args: args, WaitForStage: client.WorkflowUpdateStageCompleted,
 	})
 	if err == nil {
 		err = handle.Get(bounded, &said)
@@ -94,10 +95,10 @@ func (t *Temporal) update(ctx context.Context, workflow string, action Action, a
 	case errors.As(err, &refused):
 		return "", &NotNowError{ID: workflow, Reason: refused.Message()}
 	case errors.As(err, &over):
-		return "", &NotNowError{ID: workflow, Reason: "it is over, there is nothing to " + string(action)}
+		return "", &NotNowError{ID: workflow, Reason: "it is over, there is nothing to " + string(s.Action)}
 	case ctx.Err() == nil && bounded.Err() != nil:
 		return "", fmt.Errorf("no worker has answered within %s: whether %s takes the %s is not known; `ebb status %s` shows it once a worker runs",
-			steerTimeout, workflow, action, workflow)
+			steerTimeout, workflow, s.Action, workflow)
 	}
-	return "", fmt.Errorf("%s %s: %w", action, workflow, err)
+	return "", fmt.Errorf("%s %s: %w", s.Action, workflow, err)
 }

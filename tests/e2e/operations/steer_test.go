@@ -302,7 +302,7 @@ func TestUpgradeInHopsAndItsLog(t *testing.T) {
 		testbed.Ran("cp1", "kubeadm upgrade apply v"+hop, 1), testbed.Ran("cp1", "kubeadm upgrade apply v"+target, 1))
 
 	var lines []string
-	require.NoError(t, shared.Ops.Logs(t.Context(), end.ID, ops.LogFilter{Node: "cp1"}, func(l ops.LogLine) error {
+	require.NoError(t, shared.Ops.Events(t.Context(), end.ID, ops.EventFilter{Types: []ops.EventType{ops.LogEvent}, Node: "cp1"}, func(l ops.Event) error {
 		require.Equal(t, "cp1", l.Node)
 		lines = append(lines, fmt.Sprintf("%s %d %s", l.Phase, l.Hop, l.Text))
 		return nil
