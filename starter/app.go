@@ -13,6 +13,7 @@ import (
 	"ebb/internal/cluster"
 	"ebb/internal/config"
 	"ebb/internal/engine"
+	"ebb/internal/forecast"
 	"ebb/internal/logging"
 	"ebb/internal/ops"
 )
@@ -27,9 +28,12 @@ type app struct {
 	verbose    bool
 
 	log      *zap.Logger
+	file     *config.File
 	client   client.Client
-	ops      ops.Client   // set by connect; a test sets it before
-	listener func(string) // who shows notices, when stderr alone would garble the screen
+	reached  *cluster.Registry
+	ops      ops.Client        // set by connect; a test sets it before
+	views    forecast.Clusters // set by clusters
+	listener func(string)      // who shows notices, when stderr alone would garble the screen
 }
 
 // notice tells a person what is of interest and no result.
@@ -74,6 +78,9 @@ func (a *app) connect(ctx context.Context) (ops.Client, error) {
 
 // Close closes what was opened.
 func (a *app) Close() {
+	if a.reached != nil {
+		a.reached.Close()
+	}
 	if a.client != nil {
 		a.client.Close()
 	}
@@ -81,21 +88,50 @@ func (a *app) Close() {
 
 func (a *app) config() (*config.File, error) { return config.Open(config.Path(a.configPath)) }
 
-// clusters is access to the clusters in ebb.yaml, with its names in their order.
-func (a *app) clusters() (*cluster.Registry, []string, error) {
-	file, err := a.config()
+// clusters is how commands look at clusters.
+func (a *app) clusters() (forecast.Clusters, error) {
+	if a.views != nil {
+		return a.views, nil
+	}
+	registry, _, err := a.registry()
+	if err != nil {
+		return nil, err
+	}
+	a.views = forecast.NewLocal(registry, a.configured, a.log)
+	return a.views, nil
+}
+
+// registry is access from here to the clusters in ebb.yaml, with their names in
+// their order.
+func (a *app) registry() (*cluster.Registry, []string, error) {
+	names, err := a.configured()
 	if err != nil {
 		return nil, nil, err
 	}
-	current, err := file.Current()
+	if a.reached == nil {
+		a.reached = cluster.NewRegistry(a.file, a.log)
+	}
+	return a.reached, names, nil
+}
+
+// configured are the names of the clusters in ebb.yaml, in their order.
+func (a *app) configured() ([]string, error) {
+	if a.file == nil {
+		file, err := a.config()
+		if err != nil {
+			return nil, err
+		}
+		a.file = file
+	}
+	current, err := a.file.Current()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	names := make([]string, len(current.Clusters))
 	for i, c := range current.Clusters {
 		names[i] = c.Name
 	}
-	return cluster.NewRegistry(file, a.log), names, nil
+	return names, nil
 }
 
 // terminal reports how wide and high the screen is that w prints on; ok is false

@@ -52,11 +52,10 @@ func (r *report) good(format string, args ...any) {
 }
 
 func (a *app) check(ctx context.Context, only []string) error {
-	registry, names, err := a.clusters()
+	registry, names, err := a.registry()
 	if err != nil {
 		return err
 	}
-	defer registry.Close()
 	if len(only) == 1 && !slices.Contains(names, only[0]) {
 		return fmt.Errorf("there is no cluster %q in ebb.yaml, only %s", only[0], strings.Join(names, ", "))
 	}

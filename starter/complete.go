@@ -19,11 +19,10 @@ func (a *app) completeClusters(_ *cobra.Command, args []string, _ string) ([]cob
 	if len(args) > 0 {
 		return nil, nothing
 	}
-	registry, names, err := a.clusters()
+	names, err := a.configured()
 	if err != nil {
 		return nil, nothing
 	}
-	registry.Close()
 	return names, nothing
 }
 
@@ -31,14 +30,13 @@ func (a *app) completeNodes(cmd *cobra.Command, args []string, part string) ([]c
 	if len(args) == 0 {
 		return a.completeClusters(cmd, args, part)
 	}
-	registry, _, err := a.clusters()
+	clusters, err := a.clusters()
 	if err != nil {
 		return nil, nothing
 	}
-	defer registry.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
 	defer cancel()
-	view, err := a.look(ctx, registry, args[0])
+	view, err := clusters.Look(ctx, args[0])
 	if err != nil {
 		return nil, nothing
 	}

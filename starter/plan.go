@@ -6,16 +6,13 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"ebb/internal/cluster"
 	"ebb/internal/forecast"
+	"ebb/internal/ops"
+	"ebb/workflows"
 )
-
-// planTimeout bounds how long a plan may take.
-const planTimeout = time.Minute
 
 // refusedPlan is an operation that would not start now.
 type refusedPlan struct{ reason string }
@@ -48,9 +45,7 @@ func newPlanUpgrade(a *app) *cobra.Command {
 			if target == "" {
 				return usage(cmd, "say which version: --to VERSION")
 			}
-			return a.plan(cmd.Context(), args[0], "upgrade", func(ctx context.Context, c *cluster.Cluster) (forecast.Forecast, error) {
-				return forecast.OfUpgrade(ctx, c, hops, target)
-			})
+			return a.plan(cmd.Context(), forecast.Question{Kind: workflows.KindUpgrade, Cluster: args[0], Target: target, Hops: hops})
 		},
 	}
 	cmd.Flags().StringVar(&target, "to", "", "Kubernetes version, for example 1.37.2 (required)")
@@ -69,9 +64,7 @@ func newPlanScaleDown(a *app) *cobra.Command {
 			if cmd.Flags().Changed("nodes") == cmd.Flags().Changed("count") {
 				return usage(cmd, "say which nodes: either --nodes NAME,... or --count N")
 			}
-			return a.plan(cmd.Context(), args[0], "scale-down", func(ctx context.Context, c *cluster.Cluster) (forecast.Forecast, error) {
-				return forecast.OfScaleDown(ctx, c, names, count)
-			})
+			return a.plan(cmd.Context(), forecast.Question{Kind: workflows.KindScaleDown, Cluster: args[0], Nodes: names, Count: count})
 		},
 	}
 	cmd.Flags().StringSliceVar(&names, "nodes", nil, "names of the nodes to remove, comma-separated")
@@ -79,26 +72,19 @@ func newPlanScaleDown(a *app) *cobra.Command {
 	return cmd
 }
 
-func (a *app) plan(ctx context.Context, name, what string, of func(context.Context, *cluster.Cluster) (forecast.Forecast, error)) error {
-	registry, _, err := a.clusters()
+func (a *app) plan(ctx context.Context, q forecast.Question) error {
+	clusters, err := a.clusters()
 	if err != nil {
 		return err
 	}
-	defer registry.Close()
-	ctx, cancel := context.WithTimeout(ctx, planTimeout)
-	defer cancel()
-	c, err := registry.Get(ctx, name)
-	if err != nil {
-		return err
-	}
-	f, err := of(ctx, c)
+	f, err := clusters.Plan(ctx, q)
 	if err != nil {
 		return err
 	}
 	if a.json() {
 		err = json.NewEncoder(a.out).Encode(f)
 	} else {
-		err = printForecast(a.out, what, f)
+		err = printForecast(a.out, ops.Word(q.Kind), f)
 	}
 	if err == nil && f.Refusal != "" {
 		return &refusedPlan{reason: f.Refusal}

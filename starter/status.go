@@ -5,22 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
-	"ebb/activities"
-	"ebb/internal/cluster"
-	"ebb/internal/clusterstate"
+	"ebb/internal/forecast"
 	"ebb/internal/ops"
 	"ebb/internal/plan"
 )
-
-// lookTimeout bounds how long one cluster may take to answer.
-const lookTimeout = 10 * time.Second
 
 func newStatus(a *app) *cobra.Command {
 	return &cobra.Command{
@@ -31,21 +24,32 @@ how it ended. State and lock are read from the cluster itself, so this works
 without an engine.`,
 		Args: arguments(0, 1), ValidArgsFunction: a.completeAnything,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			registry, known, err := a.clusters()
-			if registry != nil {
-				defer registry.Close()
+			if len(args) == 0 {
+				return a.statusAll(cmd.Context())
 			}
-			switch {
-			case len(args) == 1 && slices.Contains(known, args[0]):
-				return a.statusCluster(cmd.Context(), registry, args[0])
-			case len(args) == 1:
-				return a.statusOperation(cmd.Context(), args[0], known)
-			case err != nil:
-				return err
-			}
-			return a.statusAll(cmd.Context(), registry, known)
+			return a.statusOf(cmd.Context(), args[0])
 		},
 	}
+}
+
+// statusOf shows the cluster, or else the operation, of that name.
+func (a *app) statusOf(ctx context.Context, name string) error {
+	clusters, err := a.clusters()
+	if err != nil { // without clusters it can only be an operation
+		return a.statusOperation(ctx, name, nil)
+	}
+	view, err := clusters.Look(ctx, name)
+	var unknown *forecast.UnknownClusterError
+	switch {
+	case errors.As(err, &unknown):
+		return a.statusOperation(ctx, name, unknown.Known)
+	case err != nil:
+		return err
+	case a.json():
+		return json.NewEncoder(a.out).Encode(view)
+	}
+	_, err = fmt.Fprintln(a.out, strings.Join(clusterLines(view), "\n"))
+	return err
 }
 
 func (a *app) statusOperation(ctx context.Context, id string, clusters []string) error {
@@ -73,44 +77,8 @@ func (a *app) statusOperation(ctx context.Context, id string, clusters []string)
 	return err
 }
 
-// clusterView is a cluster as it is now.
-type clusterView struct {
-	Cluster string `json:"cluster"`
-	clusterstate.Record
-	Nodes []plan.Node `json:"nodes,omitempty"`
-	Error string      `json:"error,omitempty"` // why it could not be looked at
-}
-
-func (a *app) look(ctx context.Context, registry *cluster.Registry, name string) (clusterView, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	view := clusterView{Cluster: name}
-	c, err := registry.Get(ctx, name)
-	if err != nil {
-		return view, err
-	}
-	if view.Record, err = clusterstate.NewStore(c.Client, time.Now).Get(ctx); err != nil {
-		return view, fmt.Errorf("cluster %s: %w", name, err)
-	}
-	survey, err := (&activities.Activities{Clusters: registry, Log: a.log, Now: time.Now}).Survey(ctx, activities.SurveyInput{Cluster: name})
-	view.Nodes = survey.Nodes
-	return view, err
-}
-
-func (a *app) statusCluster(ctx context.Context, registry *cluster.Registry, name string) error {
-	view, err := a.look(ctx, registry, name)
-	if err != nil {
-		return err
-	}
-	if a.json() {
-		return json.NewEncoder(a.out).Encode(view)
-	}
-	_, err = fmt.Fprintln(a.out, strings.Join(clusterLines(view), "\n"))
-	return err
-}
-
 // clusterLines is a cluster for a person.
-func clusterLines(v clusterView) []string {
+func clusterLines(v forecast.Overview) []string {
 	lines := []string{fmt.Sprintf("cluster %s: %s", v.Cluster, v.State)}
 	for _, fact := range []struct{ name, value string }{
 		{"operation", v.Holder}, {"target", v.Target}, {"version", v.Version}, {"last", v.Last}, {"message", v.Message},
@@ -142,20 +110,15 @@ func schedulable(n plan.Node) string {
 
 // statusAll shows every cluster on one line; one that does not answer is an
 // error, after the others are shown.
-func (a *app) statusAll(ctx context.Context, registry *cluster.Registry, names []string) error {
-	views := make([]clusterView, len(names))
-	var group errgroup.Group
-	for i, name := range names {
-		group.Go(func() error {
-			view, err := a.look(ctx, registry, name)
-			if err != nil {
-				view.Error = err.Error()
-			}
-			views[i] = view
-			return nil
-		})
+func (a *app) statusAll(ctx context.Context) error {
+	clusters, err := a.clusters()
+	if err != nil {
+		return err
 	}
-	_ = group.Wait() // each error is in its view
+	views, err := clusters.List(ctx)
+	if err != nil {
+		return err
+	}
 	if err := a.printClusters(views); err != nil {
 		return err
 	}
@@ -168,10 +131,10 @@ func (a *app) statusAll(ctx context.Context, registry *cluster.Registry, names [
 	if silent > 0 {
 		return fmt.Errorf("%d of %d clusters did not answer: see `ebb clusters check`", silent, len(views))
 	}
-	return ctx.Err()
+	return nil
 }
 
-func (a *app) printClusters(views []clusterView) error {
+func (a *app) printClusters(views []forecast.Overview) error {
 	t := table{head: []string{"CLUSTER", "STATE", "NODES", "OPERATION", "TARGET", "MESSAGE"}}
 	for _, v := range views {
 		if a.json() {

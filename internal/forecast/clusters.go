@@ -2,17 +2,30 @@ package forecast
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
 
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"ebb/activities"
+	"ebb/internal/cluster"
 	"ebb/internal/clusterstate"
+	"ebb/internal/plan"
 	"ebb/workflows"
 )
 
 // Clusters is how commands look at clusters. Local looks itself; the client of a
 // gateway asks it.
 type Clusters interface {
-	// List lists the clusters that there are, in the order of the configuration. A
-	// cluster that does not answer is listed with its fault.
+	// List is every cluster that is configured, in the order of the configuration.
+	// One that does not answer is there with its error.
 	List(ctx context.Context) ([]Overview, error)
+	// Look is one cluster. An unknown one is an *UnknownClusterError.
+	Look(ctx context.Context, name string) (Overview, error)
 	// Plan tells what an operation would do to a cluster now, and changes nothing.
 	// An unknown cluster is an *UnknownClusterError.
 	Plan(ctx context.Context, q Question) (Forecast, error)
@@ -28,14 +41,118 @@ type Question struct {
 	Count   int      // of a scale-down, when Nodes is empty
 }
 
-// Overview is one cluster at a glance.
+// Overview is a cluster as it is now.
 type Overview struct {
-	Name    string             `json:"name"`
-	State   clusterstate.State `json:"state,omitempty"`
-	Holder  string             `json:"holder,omitempty"`  // the operation that has it
-	Target  string             `json:"target,omitempty"`  // of an upgrade that is to be finished
-	Message string             `json:"message,omitempty"` // why it is in this state
-	Version string             `json:"version,omitempty"` // of the API server
-	Nodes   int                `json:"nodes"`
-	Fault   string             `json:"fault,omitempty"` // why the rest is not known
+	Cluster string `json:"cluster"`
+	clusterstate.Record
+	Nodes []plan.Node `json:"nodes,omitempty"`
+	Error string      `json:"error,omitempty"` // why it could not be looked at
+}
+
+// UnknownClusterError is a cluster that is not configured.
+type UnknownClusterError struct {
+	Name  string
+	Known []string // the clusters that are; nil = that is not told
+}
+
+func (e *UnknownClusterError) Error() string {
+	if len(e.Known) == 0 {
+		return fmt.Sprintf("there is no cluster %q", e.Name)
+	}
+	return fmt.Sprintf("there is no cluster %q, only %s", e.Name, strings.Join(e.Known, ", "))
+}
+
+const (
+	lookTimeout = 10 * time.Second // how long one cluster may take to answer
+	lookAtOnce  = 10               // clusters looked at side by side
+	planTimeout = time.Minute      // how long a forecast may take
+)
+
+var _ Clusters = (*Local)(nil)
+
+// Local looks at the clusters of a registry.
+type Local struct {
+	registry *cluster.Registry
+	names    func() ([]string, error)
+	log      *zap.Logger
+}
+
+// NewLocal looks at the clusters of r, which stays the caller's to close; names
+// are those that are configured now.
+func NewLocal(r *cluster.Registry, names func() ([]string, error), log *zap.Logger) *Local {
+	return &Local{registry: r, names: names, log: log}
+}
+
+// List implements Clusters.
+func (l *Local) List(ctx context.Context) ([]Overview, error) {
+	names, err := l.names()
+	if err != nil {
+		return nil, err
+	}
+	found := make([]Overview, len(names))
+	var group errgroup.Group
+	group.SetLimit(lookAtOnce)
+	for i, name := range names {
+		group.Go(func() error {
+			var err error
+			if found[i], err = l.look(ctx, name); err != nil {
+				found[i].Error = err.Error()
+			}
+			return nil
+		})
+	}
+	return found, errors.Join(group.Wait(), ctx.Err())
+}
+
+// Look implements Clusters.
+func (l *Local) Look(ctx context.Context, name string) (Overview, error) {
+	if err := l.known(name); err != nil {
+		return Overview{}, err
+	}
+	return l.look(ctx, name)
+}
+
+func (l *Local) known(name string) error {
+	names, err := l.names()
+	if err == nil && !slices.Contains(names, name) {
+		return &UnknownClusterError{Name: name, Known: names}
+	}
+	return err
+}
+
+func (l *Local) look(ctx context.Context, name string) (Overview, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	o := Overview{Cluster: name}
+	c, err := l.registry.Get(ctx, name)
+	if err != nil {
+		return o, err
+	}
+	if o.Record, err = clusterstate.NewStore(c.Client, time.Now).Get(ctx); err != nil {
+		return o, fmt.Errorf("cluster %s: %w", name, err)
+	}
+	survey, err := (&activities.Activities{Clusters: l.registry, Log: l.log, Now: time.Now}).Survey(ctx, activities.SurveyInput{Cluster: name})
+	o.Nodes = survey.Nodes
+	return o, err
+}
+
+// Plan implements Clusters.
+func (l *Local) Plan(ctx context.Context, q Question) (Forecast, error) {
+	if err := l.known(q.Cluster); err != nil {
+		return Forecast{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, planTimeout)
+	defer cancel()
+	c, err := l.registry.Get(ctx, q.Cluster)
+	if err != nil {
+		return Forecast{}, err
+	}
+	switch q.Kind {
+	case workflows.KindUpgrade:
+		return ofUpgrade(ctx, c, q.Hops, q.Target)
+	case workflows.KindScaleDown:
+		return ofScaleDown(ctx, c, q.Nodes, q.Count)
+	default:
+		return Forecast{}, fmt.Errorf("there is no forecast of a %s", q.Kind)
+	}
 }

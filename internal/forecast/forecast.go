@@ -91,8 +91,8 @@ func (v view) forecast(name string) Forecast {
 	}
 }
 
-// OfUpgrade is what an upgrade would do.
-func OfUpgrade(ctx context.Context, c *cluster.Cluster, hops []string, target string) (Forecast, error) {
+// ofUpgrade is what an upgrade would do.
+func ofUpgrade(ctx context.Context, c *cluster.Cluster, hops []string, target string) (Forecast, error) {
 	v, err := look(ctx, c)
 	if err != nil {
 		return Forecast{}, err
@@ -130,8 +130,8 @@ func (v view) upgrade(n plan.Node, target string) Step {
 	}
 }
 
-// OfScaleDown is what a scale-down would do.
-func OfScaleDown(ctx context.Context, c *cluster.Cluster, names []string, count int) (Forecast, error) {
+// ofScaleDown is what a scale-down would do.
+func ofScaleDown(ctx context.Context, c *cluster.Cluster, names []string, count int) (Forecast, error) {
 	v, err := look(ctx, c)
 	if err != nil {
 		return Forecast{}, err

@@ -305,16 +305,14 @@ func (n *narrator) emit(e Event) error {
 
 // enter begins to read the history of a node that an event of the operation's own
 // history has begun.
-func (n *narrator) enter(event *historypb.HistoryEvent) (entered *history) {
+func (n *narrator) enter(event *historypb.HistoryEvent) {
 	began := event.GetChildWorkflowExecutionStartedEventAttributes()
 	if began == nil || n.open[event.GetEventId()] != nil {
-		return nil
+		return
 	}
 	workflow, run := began.GetWorkflowExecution().GetWorkflowId(), began.GetWorkflowExecution().GetRunId()
 	node := strings.TrimPrefix(workflow, n.own.workflow+"/")
-	entered = n.newHistory(workflow, run, event.GetEventId(), newTeller(n.own.operation, node))
-	n.open[entered.began] = entered
-	return entered
+	n.open[event.GetEventId()] = n.newHistory(workflow, run, event.GetEventId(), newTeller(n.own.operation, node))
 }
 
 // leaves is the event with which the node began whose end this one is; 0 = it is
