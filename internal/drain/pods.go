@@ -10,13 +10,21 @@ import (
 	policy "k8s.io/api/policy/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	scheduling "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
 
 	"ebb/internal/cluster"
 )
 
-// maxReturns is how often the pods of one owner may come back before the drain
-// gives up: they tolerate the cordon and would do so for ever.
-const maxReturns = 3
+const (
+	// maxReturns is how often the pods of one owner may come back before the drain
+	// gives up on those that would do so for ever.
+	maxReturns = 3
+	// behindFor is how long a scheduler may put pods on the node that do not tolerate
+	// its cordon, because it has not heard of it: one whose watch was cut, by an API
+	// server that was restarted, tries again for so long.
+	behindFor = time.Minute
+)
 
 // pod is one pod that has to leave.
 type pod struct {
@@ -93,7 +101,7 @@ func (r *run) observe(now time.Time) {
 // take notes the pods that have to leave among those on the node.
 func (r *run) take(seen []*core.Pod) {
 	slices.SortFunc(seen, func(a, b *core.Pod) int { return strings.Compare(podName(a), podName(b)) })
-	fresh := map[string]int{}
+	fresh := map[string][]*pod{}
 	fateOf := func(p *core.Pod) fate { return fateOf(p, r.settings, r.watch.DaemonSetExists) }
 	for _, s := range seen {
 		if p := r.pods[s.UID]; p != nil {
@@ -107,38 +115,66 @@ func (r *run) take(seen []*core.Pod) {
 		r.pods[s.UID] = p
 		r.confirmed = false
 		if c := meta.GetControllerOf(s); c != nil {
-			fresh[s.Namespace+"/"+c.Kind+"/"+c.Name]++
+			name := s.Namespace + "/" + c.Kind + "/" + c.Name
+			fresh[name] = append(fresh[name], p)
 		}
 	}
-	r.countOwners(fresh)
+	r.countOwners(fresh, time.Now())
 }
 
 // owner counts the pods of one controller on the node.
 type owner struct {
-	name  string
-	first int // when it was first seen
-	later int // since then
+	name      string
+	first     int       // when it was first seen
+	later     int       // since then
+	rounds    int       // in which those have come
+	since     time.Time // the first of them
+	tolerates bool      // the cordon: they would come for ever
 }
 
 // returns is how many times over the owner's pods have come back.
 func (o *owner) returns() int { return o.later / o.first }
 
-func (r *run) countOwners(fresh map[string]int) {
-	for name, n := range fresh {
+// hopeless reports whether nothing but a change of the workload will help.
+func (o *owner) hopeless(now time.Time) bool {
+	return o.returns() >= maxReturns && (o.tolerates || now.Sub(o.since) >= behindFor)
+}
+
+// countOwners notes the pods that are new on the node. What comes back to it though
+// it does not tolerate the cordon is given some time, for the scheduler to hear of it.
+func (r *run) countOwners(fresh map[string][]*pod, now time.Time) {
+	for name, pods := range fresh {
 		o, known := r.owners[name]
 		if !known {
-			r.owners[name] = &owner{name: name, first: n}
+			r.owners[name] = &owner{name: name, first: len(pods)}
 			continue
 		}
-		o.later += n
+		if o.later == 0 {
+			o.since = now
+		}
+		o.later, o.rounds = o.later+len(pods), o.rounds+1
+		for _, p := range pods {
+			if toleratesCordon(p.Pod) {
+				o.tolerates = true
+				continue
+			}
+			p.retryAt = now.Add(backoff(o.rounds, firstRetry, lastRetry))
+		}
 		r.out.printf("pods of %s have come back to the cordoned node", name)
 	}
 }
 
-// returning are the owners whose pods have come back so many times.
-func (r *run) returning(times int) (blocked []BlockedPod) {
+// toleratesCordon reports whether a scheduler would put a pod on a cordoned node.
+func toleratesCordon(p *core.Pod) bool {
+	cordon := []core.Taint{{Key: core.TaintNodeUnschedulable, Effect: core.TaintEffectNoSchedule}}
+	_, repelled := scheduling.FindMatchingUntoleratedTaint(klog.Background(), cordon, p.Spec.Tolerations, nil, true)
+	return !repelled
+}
+
+// returning are the pods that have come back, of the owners chosen.
+func (r *run) returning(chosen func(*owner) bool) (blocked []BlockedPod) {
 	for name, o := range r.owners {
-		if o.returns() < times {
+		if o.returns() == 0 || !chosen(o) {
 			continue
 		}
 		namespace, controller, _ := strings.Cut(name, "/")

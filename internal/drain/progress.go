@@ -98,7 +98,7 @@ func (r *run) blocked(all bool) (list []BlockedPod) {
 		}
 	}
 	if !all {
-		list = append(list, r.returning(1)...)
+		list = append(list, r.returning(func(*owner) bool { return true })...)
 	}
 	return list
 }

@@ -184,7 +184,8 @@ func (r *run) verdict() error {
 		err.Blocked = refusals
 		return err
 	}
-	if returning := r.returning(maxReturns); len(returning) > 0 {
+	now := time.Now()
+	if returning := r.returning(func(o *owner) bool { return o.hopeless(now) }); len(returning) > 0 {
 		err := r.failure(ErrReturning, fmt.Sprintf("evicted pods have come back to the cordoned node %d times", maxReturns))
 		err.Blocked = returning
 		return err

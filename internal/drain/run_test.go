@@ -3,6 +3,7 @@ package drain
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/url"
 	"strings"
@@ -269,14 +270,48 @@ func TestStuckTerminating(t *testing.T) {
 
 func TestPodsThatComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, newPod("a"), newPod("b"))
-		s.rebirth = here
+		clingy := func(p *core.Pod) { p.Spec.Tolerations = []core.Toleration{{Operator: core.TolerationOpExists}} }
+		s := newSim(t, newPod("a", clingy), newPod("b", clingy))
+		s.rebirth = func(old *core.Pod) *core.Pod { p := here(old); clingy(p); return p }
 		_, reports, err := s.drain(t.Context())
 		require.ErrorIs(t, err, ErrReturning)
 		require.ErrorContains(t, err, "pods of ReplicaSet/web come back to the cordoned node (3 times so far)")
 		require.GreaterOrEqual(t, len(s.order), 6, "two pods, and at least twice what came back for them")
 		require.Less(t, len(s.order), 8)
 		require.Contains(t, reports[len(reports)-1].Output, "pods of app/ReplicaSet/web have come back")
+	})
+}
+
+// A scheduler whose watch was cut does not know of the cordon for a while.
+func TestSchedulerThatIsBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, newPod("a"), newPod("b"))
+		hears := time.Now().Add(8 * time.Second)
+		s.rebirth = func(old *core.Pod) *core.Pod {
+			if time.Now().Before(hears) {
+				return here(old)
+			}
+			return elsewhere(old)
+		}
+		result, reports, err := s.drain(t.Context())
+		require.NoError(t, err)
+		require.Less(t, result.Took, 20*time.Second)
+		require.Less(t, len(s.order), 12, "what comes back is evicted after a pause, not at once")
+		require.Contains(t, reports[len(reports)-1].Output, "have come back")
+	})
+}
+
+// Pods that were made for the node by name tolerate nothing and come back for good.
+func TestPodsThatComeBackForLongerThanASchedulerIsBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, newPod("a"))
+		s.rebirth = here
+		start := time.Now()
+		_, reports, err := s.drain(t.Context(), func(r *Request) { r.Deadline = start.Add(10 * time.Minute) })
+		require.ErrorIs(t, err, ErrReturning)
+		require.GreaterOrEqual(t, time.Since(start), behindFor)
+		require.Less(t, time.Since(start), 2*behindFor)
+		require.Contains(t, fmt.Sprint(reports[len(reports)-1].Blocked), "come back to the cordoned node", "said while it is waited for")
 	})
 }
 
