@@ -17,10 +17,11 @@ help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build ebb and ebb-worker into .bin/
-	@echo "build: ebb and ebb-worker (the first build compiles the Temporal server and takes some minutes)"
+build: ## build ebb, ebb-worker and ebb-gateway into .bin/
+	@echo "build: ebb, ebb-worker and ebb-gateway (the first build compiles the Temporal server and takes some minutes)"
 	@go build -ldflags '$(LDFLAGS)' -o $(BIN)/ebb ./starter
 	@go build -ldflags '$(LDFLAGS)' -o $(BIN)/ebb-worker ./worker
+	@go build -ldflags '$(LDFLAGS)' -o $(BIN)/ebb-gateway ./gateway
 
 .PHONY: demo
 demo: build tools ## drain, scale down and upgrade a real control plane, four acts (KEEP=1 leaves it running)
@@ -29,7 +30,7 @@ demo: build tools ## drain, scale down and upgrade a real control plane, four ac
 .PHONY: test
 test: build tools ## all tests: unit, workflows, replay, and end to end on the sandbox
 	@echo "test: unit, workflow and replay tests"
-	@go test ./activities/... ./internal/... ./workflows/... ./starter/... ./worker/... ./tests/replay/...
+	@go test ./activities/... ./internal/... ./workflows/... ./starter/... ./worker/... ./gateway/... ./tests/replay/...
 	@echo "test: end to end on the sandbox (real kube-apiserver, etcd, SSH and Temporal)"
 	@go test -timeout 20m ./tests/e2e/...
 	@echo "test: some of the fault matrix (make faults runs all of it)"

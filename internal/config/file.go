@@ -65,6 +65,7 @@ func load(path string, data []byte) (*Config, error) {
 	for i := range cfg.Clusters {
 		found = append(found, resolvePaths(&cfg.Clusters[i], fmt.Sprintf("clusters[%d]", i), dir)...)
 	}
+	found = append(found, resolveGatewayPaths(&cfg.Gateway, dir)...)
 	found = append(found, cfg.check()...)
 	for _, f := range found {
 		if !unread[f.Path] {
@@ -78,6 +79,7 @@ func load(path string, data []byte) (*Config, error) {
 	for i, cluster := range cfg.Clusters {
 		cfg.Clusters[i] = cluster.WithDefaults()
 	}
+	cfg.Gateway = cfg.Gateway.WithDefaults()
 	return cfg, nil
 }
 

@@ -75,13 +75,14 @@ func CheckEndpoint(endpoint string) error {
 		return fmt.Errorf("must not hold a user or password: the keys are in credentialsFile")
 	case at.RawQuery != "" || at.ForceQuery || at.Fragment != "":
 		return fmt.Errorf("must end with the path of the API, without ? or #")
-	case at.Scheme == "https", at.Scheme == "http" && loopback(at.Hostname()):
+	case at.Scheme == "https", at.Scheme == "http" && Loopback(at.Hostname()):
 		return nil
 	}
 	return fmt.Errorf("must begin with https:// (http only to this machine itself)")
 }
 
-func loopback(host string) bool {
+// Loopback reports whether a host is this machine itself, so that nobody listens in.
+func Loopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

@@ -47,7 +47,10 @@ func TestLoadFillsDefaults(t *testing.T) {
 			NodeTimeout: Duration(30 * time.Minute), ReadyTimeout: Duration(10 * time.Minute),
 			SteadyInterval: Duration(time.Second), MaxUnavailable: "1",
 		},
-	}}}, cfg)
+	}}, Gateway: Gateway{
+		Listen: "127.0.0.1:8470", OIDC: OIDC{UsernameClaim: "sub"}, GracePeriod: Duration(time.Minute),
+		RateLimit: RateLimit{PerSecond: 50, Burst: 300}, MaxStreams: 1000,
+	}}, cfg)
 }
 
 func TestLoadReadsValues(t *testing.T) {
@@ -129,7 +132,7 @@ func TestLoadFaults(t *testing.T) {
 		{"only a comment", "# nothing\n", []string{"clusters: at least one cluster is required"}},
 		{"no clusters", "clusters: []\n", []string{"line 1: clusters: at least one cluster is required"}},
 		{"not a mapping", "- a\n", []string{
-			"line 1: must be a block of keys: clusters", "line 1: clusters: at least one cluster is required"}},
+			"line 1: must be a block of keys: clusters, gateway", "line 1: clusters: at least one cluster is required"}},
 		{"syntax", "clusters:\n  - name: a\n  kubeconfig: x\n", []string{
 			"line 3: not valid YAML: value is not allowed in this context"}},
 		{"unclosed", minimal("    ssh: {user: a\n    drain: {timeout: 1s}\n"), []string{

@@ -49,33 +49,49 @@ func missing(path string, cause error) error {
 	return fmt.Errorf("no configuration at %s; %s: %w", path, advice, cause)
 }
 
+// resolver makes paths absolute and collects what is wrong with them.
+type resolver struct {
+	at, dir string
+	faults  []Fault
+}
+
+func (r *resolver) resolve(key string, value *string) {
+	resolved, err := resolvePath(*value, r.dir)
+	if err != nil {
+		r.faults = append(r.faults, Fault{Path: join(r.at, key), Text: err.Error()})
+		return
+	}
+	*value = resolved
+}
+
 // resolvePaths makes the paths that the worker opens absolute: ~ is the home
 // directory, relative is relative to the file's directory. Paths on the nodes
 // (runDir, bundleDir) stay.
 func resolvePaths(c *Cluster, at, dir string) []Fault {
-	var faults []Fault
-	resolve := func(key string, value *string) {
-		resolved, err := resolvePath(*value, dir)
-		if err != nil {
-			faults = append(faults, Fault{Path: join(at, key), Text: err.Error()})
-			return
-		}
-		*value = resolved
-	}
-	resolve("kubeconfig", &c.Kubeconfig)
-	resolve("ssh.identityFile", &c.SSH.IdentityFile)
-	resolve("ssh.certificateFile", &c.SSH.CertificateFile)
-	resolve("ssh.passphraseFile", &c.SSH.PassphraseFile)
-	resolve("ssh.knownHosts", &c.SSH.KnownHosts)
-	resolve("infrastructure.credentialsFile", &c.Infrastructure.CredentialsFile)
-	resolve("infrastructure.caFile", &c.Infrastructure.CAFile)
+	r := &resolver{at: at, dir: dir}
+	r.resolve("kubeconfig", &c.Kubeconfig)
+	r.resolve("ssh.identityFile", &c.SSH.IdentityFile)
+	r.resolve("ssh.certificateFile", &c.SSH.CertificateFile)
+	r.resolve("ssh.passphraseFile", &c.SSH.PassphraseFile)
+	r.resolve("ssh.knownHosts", &c.SSH.KnownHosts)
+	r.resolve("infrastructure.credentialsFile", &c.Infrastructure.CredentialsFile)
+	r.resolve("infrastructure.caFile", &c.Infrastructure.CAFile)
 	if isPath(c.Upgrade.Script) {
-		resolve("upgrade.script", &c.Upgrade.Script)
+		r.resolve("upgrade.script", &c.Upgrade.Script)
 	}
 	if command := c.Infrastructure.Command; len(command) > 0 && isPath(command[0]) {
-		resolve("infrastructure.command[0]", &command[0])
+		r.resolve("infrastructure.command[0]", &command[0])
 	}
-	return faults
+	return r.faults
+}
+
+// resolveGatewayPaths does the same for the gateway's.
+func resolveGatewayPaths(g *Gateway, dir string) []Fault {
+	r := &resolver{at: "gateway", dir: dir}
+	r.resolve("tokensFile", &g.TokensFile)
+	r.resolve("tls.certificateFile", &g.TLS.CertificateFile)
+	r.resolve("tls.keyFile", &g.TLS.KeyFile)
+	return r.faults
 }
 
 // isPath tells a path from the name of a shipped script or of a program in $PATH.

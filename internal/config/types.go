@@ -10,6 +10,7 @@ import "time"
 // Config is the whole of ebb.yaml.
 type Config struct {
 	Clusters []Cluster `yaml:"clusters"`
+	Gateway  Gateway   `yaml:"gateway,omitempty"`
 }
 
 // Cluster is one managed cluster. Workflows carry its Name and nothing else of it.

@@ -73,7 +73,7 @@ func hint(word string, known []string) string {
 func (c *Config) check() []Fault {
 	var faults []Fault
 	k := checker{faults: &faults}
-	if len(c.Clusters) == 0 {
+	if len(c.Clusters) == 0 && !c.Gateway.given() { // a gateway alone needs none: operations are the workers'
 		k.fault("clusters", "at least one cluster is required")
 	}
 	first := map[string]int{}
@@ -86,6 +86,7 @@ func (c *Config) check() []Fault {
 		}
 		cluster.check(at)
 	}
+	c.Gateway.check(k.under("gateway"))
 	return faults
 }
 

@@ -1,0 +1,77 @@
+package config
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestGatewayNeedsNoClusters(t *testing.T) {
+	path := write(t, "gateway:\n  tokensFile: tokens.yaml\n  tls: {certificateFile: ~/c.pem, keyFile: /k.pem}\n  gracePeriod: 20s\n")
+	t.Setenv("HOME", "/home/me")
+	cfg, err := Load(path)
+	require.NoError(t, err)
+	require.Empty(t, cfg.Clusters)
+	require.Equal(t, Gateway{
+		Listen: DefaultListen, TokensFile: filepath.Join(filepath.Dir(path), "tokens.yaml"),
+		TLS:  TLS{CertificateFile: "/home/me/c.pem", KeyFile: "/k.pem"},
+		OIDC: OIDC{UsernameClaim: "sub"}, GracePeriod: Duration(20 * time.Second),
+		RateLimit: RateLimit{PerSecond: 50, Burst: 300}, MaxStreams: 1000,
+	}, cfg.Gateway)
+}
+
+func TestGatewayFaultsAllAtOnce(t *testing.T) {
+	_, err := Load(write(t, minimal(`
+gateway:
+  listen: localhost
+  tls: {keyFile: /k.pem}
+  tokensFile: ~other/tokens
+  oidc:
+    issuer: http://login.example.com
+    bindings:
+      - {claim: groups, value: a, role: oprator, clusters: [prod]}
+      - {role: admin}
+  gracePeriod: 1s
+  rateLimit: {perSecond: -1, burst: -1}
+  maxStreams: -1
+  port: 1
+`)))
+	var fault *Error
+	require.ErrorAs(t, err, &fault)
+	var texts []string
+	for _, f := range fault.Faults {
+		texts = append(texts, f.String())
+	}
+	require.Equal(t, []string{
+		"line 6: gateway.listen: must be host:port, such as 127.0.0.1:8470 or :8470",
+		"line 7: gateway.tls: needs certificateFile and keyFile, both",
+		"line 8: gateway.tokensFile: ~user is not expanded: write the full path",
+		"line 9: gateway.oidc.audience: is required: what the tokens have in aud, so that one for somebody else is worth nothing here",
+		"line 10: gateway.oidc.issuer: must be https; http only to this machine itself",
+		`line 12: gateway.oidc.bindings[0].role: must be viewer or operator or admin, not "oprator", did you mean "operator"?`,
+		"line 13: gateway.oidc.bindings[1].claim: is required: the claim to look at, such as groups",
+		"line 13: gateway.oidc.bindings[1].value: is required: what has to be in the claim",
+		`line 13: gateway.oidc.bindings[1].clusters: must name clusters, or be ["*"] for all`,
+		"line 14: gateway.gracePeriod: must be 3s or more, not 1s",
+		"line 15: gateway.rateLimit.perSecond: must be 1 or more, not -1",
+		"line 15: gateway.rateLimit.burst: must be 1 or more, not -1",
+		"line 16: gateway.maxStreams: must be 1 or more, not -1",
+		"line 17: gateway.port: unknown key; known here: listen, tls, tokensFile, oidc, gracePeriod, rateLimit, maxStreams",
+	}, texts)
+}
+
+func TestOIDCWithoutIssuer(t *testing.T) {
+	_, err := Load(write(t, "gateway: {oidc: {audience: ebb}}\n"))
+	require.ErrorContains(t, err, "gateway.oidc.issuer: is required")
+}
+
+func TestLoopback(t *testing.T) {
+	for host, want := range map[string]bool{
+		"localhost": true, "127.0.0.1": true, "127.9.9.9": true, "::1": true,
+		"": false, "0.0.0.0": false, "::": false, "10.0.0.1": false, "localhost.example.com": false,
+	} {
+		require.Equal(t, want, Loopback(host), host)
+	}
+}
