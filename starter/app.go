@@ -24,6 +24,7 @@ type app struct {
 	out, errs io.Writer
 
 	configPath string
+	gateway    gatewayFlags
 	output     string
 	verbose    bool
 
@@ -47,6 +48,9 @@ func (a *app) notice(text string) {
 
 // validate checks the global flags; it is called before every command.
 func (a *app) validate(cmd *cobra.Command) error {
+	if err := a.gateway.validate(cmd); err != nil {
+		return err
+	}
 	if a.output != "" && a.output != "json" {
 		return usage(cmd, `--output %q: only "json" is known`, a.output)
 	}
@@ -63,6 +67,14 @@ func (a *app) json() bool { return a.output == "json" }
 // connect opens the way to operations, once.
 func (a *app) connect(ctx context.Context) (ops.Client, error) {
 	if a.ops != nil {
+		return a.ops, nil
+	}
+	if a.gateway.url != "" {
+		through, err := a.through()
+		if err != nil {
+			return nil, err
+		}
+		a.ops = through
 		return a.ops, nil
 	}
 	settings, err := engine.Resolve(engine.Options{})
@@ -91,6 +103,14 @@ func (a *app) config() (*config.File, error) { return config.Open(config.Path(a.
 // clusters is how commands look at clusters.
 func (a *app) clusters() (forecast.Clusters, error) {
 	if a.views != nil {
+		return a.views, nil
+	}
+	if a.gateway.url != "" {
+		through, err := a.through()
+		if err != nil {
+			return nil, err
+		}
+		a.views = through.Clusters()
 		return a.views, nil
 	}
 	registry, _, err := a.registry()

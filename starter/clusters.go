@@ -28,7 +28,8 @@ func newClusters(a *app) *cobra.Command {
 		Args: noSuchCommand, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(&cobra.Command{
-		Use: "check [CLUSTER]", Short: "Check that Ebb can work with the clusters in ebb.yaml",
+		Annotations: map[string]string{hereOnly: "yes"},
+		Use:         "check [CLUSTER]", Short: "Check that Ebb can work with the clusters in ebb.yaml",
 		Long: `Check ebb.yaml and each cluster in it, or one: that its API server answers, that Ebb
 is allowed what it needs, and that every node is reached over SSH, with a host key
 that is known, is the machine that the cluster means, and has what an upgrade

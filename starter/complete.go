@@ -19,6 +19,9 @@ func (a *app) completeClusters(_ *cobra.Command, args []string, _ string) ([]cob
 	if len(args) > 0 {
 		return nil, nothing
 	}
+	if a.gateway.url != "" { // it would look at all of them
+		return nil, nothing
+	}
 	names, err := a.configured()
 	if err != nil {
 		return nil, nothing

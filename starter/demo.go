@@ -42,7 +42,8 @@ type played struct {
 func newDemo(a *app) *cobra.Command {
 	d := &demo{app: a}
 	cmd := &cobra.Command{
-		Use: "demo", Short: "Watch four operations on a sandbox cluster (run it with `make demo`)",
+		Annotations: map[string]string{hereOnly: "yes"},
+		Use:         "demo", Short: "Watch four operations on a sandbox cluster (run it with `make demo`)",
 		Long: `Start a sandbox on this machine (a real etcd, kube-apiserver, controller manager and
 scheduler, simulated kubelets, an SSH server per node), an engine with its Web UI and a
 worker, and play four acts on it. Each act checks its end state against the API.

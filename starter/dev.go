@@ -32,7 +32,8 @@ type dev struct {
 func newDev(a *app) *cobra.Command {
 	d := &dev{app: a}
 	cmd := &cobra.Command{
-		Use: "dev", Short: "Run the engine, its Web UI and a worker in this process",
+		Annotations: map[string]string{hereOnly: "yes"},
+		Use:         "dev", Short: "Run the engine, its Web UI and a worker in this process",
 		Long: `Run everything that operations need in one process: a Temporal engine that keeps its
 state in a file, its Web UI, and a worker for the clusters in ebb.yaml. Stop it with
 Ctrl-C or SIGTERM, or kill it: operations go on when it is started again.

@@ -18,7 +18,8 @@ stops the following, never the operation.
 
 Start with ` + "`ebb dev`" + ` (an engine, its Web UI and a worker in one process) and an
 ebb.yaml that names your clusters; ` + "`ebb clusters check`" + ` tells whether Ebb can work
-with them. Another engine is named by TEMPORAL_ADDRESS and TEMPORAL_NAMESPACE.`
+with them. Another engine is named by TEMPORAL_ADDRESS and TEMPORAL_NAMESPACE; with
+--gateway (or EBB_GATEWAY) all of it is done through an ebb-gateway instead.`
 
 const aboutExitCodes = `Exit codes of ebb:
 
@@ -61,6 +62,7 @@ func newRoot(a *app) *cobra.Command {
 	flags.StringVar(&a.configPath, "config", "", "path of ebb.yaml (default $EBB_CONFIG, else ./ebb.yaml, else ~/.config/ebb/ebb.yaml)")
 	flags.StringVarP(&a.output, "output", "o", "", `"json": one JSON object a line instead of text`)
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "log what the libraries do, to stderr")
+	a.gateway.add(flags)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.validate(cmd) }
 
 	root.AddGroup(

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -70,7 +71,7 @@ func newBed(t *testing.T, change ...func(*Options)) *bed {
 		f(&o)
 	}
 	b.server = NewServer(o)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	b.url = "http://" + l.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -150,9 +151,9 @@ func (b *bed) try(who, method, path, body string, headers ...string) (answer, er
 }
 
 // ok is a good answer, read into into.
-func (b *bed) ok(who, method, path, body string, into any) answer {
+func (b *bed) ok(who, method, path string, into any) answer {
 	b.t.Helper()
-	a := b.do(who, method, path, body)
+	a := b.do(who, method, path, "")
 	require.Less(b.t, a.status, 300, "%s", a.body)
 	if into != nil {
 		require.NoError(b.t, json.Unmarshal(a.body, into))
@@ -160,18 +161,18 @@ func (b *bed) ok(who, method, path, body string, into any) answer {
 	return a
 }
 
-// follow opens a stream.
-func (b *bed) follow(who, path string) *http.Response {
+// follow opens a stream of an operation's events as vera.
+func (b *bed) follow(path string) *bufio.Reader {
 	b.t.Helper()
 	r, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, b.url+path, nil)
 	require.NoError(b.t, err)
-	r.Header.Set("Authorization", "Bearer "+b.tokens[who])
+	r.Header.Set("Authorization", "Bearer "+b.tokens["vera"])
 	response, err := b.client.Do(r)
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() { _ = response.Body.Close() })
 	require.Equal(b.t, http.StatusOK, response.StatusCode)
 	require.Equal(b.t, typeEvents, response.Header.Get("Content-Type"))
-	return response
+	return bufio.NewReader(response.Body)
 }
 
 // linesOf decodes the lines of a stream, without those that only keep it alive.

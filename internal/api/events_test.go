@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -37,18 +36,18 @@ func texts(t *testing.T, data []byte) (events []string, end map[string]any) {
 func TestEventsOfWhatIsThere(t *testing.T) {
 	b := newBed(t)
 	b.ops.add("op-1", "prod", "Running")
-	b.ops.say("op-1", "one", "two", "three")
-	a := b.ok("vera", "GET", "/v1/operations/op-1/events", "", nil)
+	b.ops.say("one", "two", "three")
+	a := b.ok("vera", "GET", "/v1/operations/op-1/events", nil)
 	require.Equal(t, "no", a.header.Get("X-Accel-Buffering"))
 	events, end := texts(t, a.body)
 	require.Equal(t, []string{"one", "two", "three"}, events)
 	require.Equal(t, map[string]any{"type": "end", "after": "3"}, end)
 
-	events, end = texts(t, b.ok("vera", "GET", "/v1/operations/op-1/events?after=2", "", nil).body)
+	events, end = texts(t, b.ok("vera", "GET", "/v1/operations/op-1/events?after=2", nil).body)
 	require.Equal(t, []string{"three"}, events)
 	require.Equal(t, "3", end["after"])
 
-	events, end = texts(t, b.ok("vera", "GET", "/v1/operations/op-1/events?after=3", "", nil).body)
+	events, end = texts(t, b.ok("vera", "GET", "/v1/operations/op-1/events?after=3", nil).body)
 	require.Empty(t, events)
 	require.Equal(t, "3", end["after"], "where it was")
 }
@@ -58,8 +57,7 @@ func TestEventsOfWhatIsThere(t *testing.T) {
 func TestFollowAcrossACordon(t *testing.T) {
 	b := newBed(t)
 	b.ops.add("op-1", "prod", "Running")
-	response := b.follow("vera", "/v1/operations/op-1/events?follow=true")
-	reader := bufio.NewReader(response.Body)
+	reader := b.follow("/v1/operations/op-1/events?follow=true")
 	next := func() string {
 		for {
 			line, err := reader.ReadString('\n')
@@ -70,19 +68,19 @@ func TestFollowAcrossACordon(t *testing.T) {
 		}
 	}
 	for i := range 3 {
-		b.ops.say("op-1", fmt.Sprint("line ", i))
+		b.ops.say(fmt.Sprint("line ", i))
 		require.Contains(t, next(), fmt.Sprintf(`"text":"line %d"`, i))
 	}
-	b.ok("ada", "POST", "/v1/lifecycle/cordon", "", nil)
+	b.ok("ada", "POST", "/v1/lifecycle/cordon", nil)
 	require.JSONEq(t, `{"type":"retry","after":"3"}`, next())
 	_, err := reader.ReadByte()
 	require.ErrorIs(t, err, io.EOF)
 	require.Equal(t, CodeDraining, b.do("vera", "GET", "/v1/operations/op-1/events?follow=true&after=3", "").problem(t).Code)
 
-	b.ok("ada", "POST", "/v1/lifecycle/uncordon", "", nil)
-	b.ops.say("op-1", "line 3")
+	b.ok("ada", "POST", "/v1/lifecycle/uncordon", nil)
+	b.ops.say("line 3")
 	b.ops.finish("op-1")
-	events, end := texts(t, b.ok("vera", "GET", "/v1/operations/op-1/events?follow=true&after=3", "", nil).body)
+	events, end := texts(t, b.ok("vera", "GET", "/v1/operations/op-1/events?follow=true&after=3", nil).body)
 	require.Equal(t, []string{"line 3"}, events)
 	require.Equal(t, map[string]any{"type": "end", "after": "4"}, end)
 }
@@ -91,9 +89,9 @@ func TestFollowAcrossACordon(t *testing.T) {
 func TestSilentStreamIsOpenedAndEnded(t *testing.T) {
 	b := newBed(t)
 	b.ops.add("op-1", "prod", "Running")
-	response := b.follow("vera", "/v1/operations/op-1/events?follow=true")
+	reader := b.follow("/v1/operations/op-1/events?follow=true")
 	b.signal()
-	data, err := io.ReadAll(response.Body)
+	data, err := io.ReadAll(reader)
 	require.NoError(t, err)
 	_, end := texts(t, data)
 	require.Equal(t, map[string]any{"type": "retry", "after": ""}, end)
@@ -103,15 +101,14 @@ func TestSilentStreamIsOpenedAndEnded(t *testing.T) {
 func TestStatusLines(t *testing.T) {
 	b := newBed(t)
 	b.ops.add("op-1", "prod", "Running")
-	b.ops.say("op-1", "one")
-	lines, err := linesOf(b.ok("vera", "GET", "/v1/operations/op-1/events?types=status&after=1", "", nil).body)
+	b.ops.say("one")
+	lines, err := linesOf(b.ok("vera", "GET", "/v1/operations/op-1/events?types=status&after=1", nil).body)
 	require.NoError(t, err)
 	require.Len(t, lines, 2)
 	require.Equal(t, []any{"status", "1"}, []any{lines[0]["type"], lines[0]["seq"]})
 	require.Equal(t, "end", lines[1]["type"])
 
-	response := b.follow("vera", "/v1/operations/op-1/events?types=status,log&follow=true")
-	reader, begun := bufio.NewReader(response.Body), ""
+	reader, begun := b.follow("/v1/operations/op-1/events?types=status,log&follow=true"), ""
 	for !strings.Contains(begun, `"Running"`) {
 		line, err := reader.ReadString('\n')
 		require.NoError(t, err)
@@ -142,7 +139,7 @@ func TestStreamThatIsNotRead(t *testing.T) {
 	_, err = io.WriteString(conn, "GET /v1/operations/op-1/events?follow=true HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+b.tokens["vera"]+"\r\n\r\n")
 	require.NoError(t, err)
 	eventually(t, "it is open", func() bool { return b.server.life.now().Streams == 1 })
-	b.ops.say("op-1", "one")
+	b.ops.say("one")
 	require.NoError(t, conn.Close())
 	eventually(t, "the stream has ended", func() bool { return b.server.life.now().Streams == 0 })
 }
@@ -171,7 +168,7 @@ func TestHalfALineIsTheLast(t *testing.T) {
 	b := newBed(t)
 	b.ops.add("op-1", "prod", "Running")
 	for i := range 10 {
-		b.ops.say("op-1", "line "+strconv.Itoa(i))
+		b.ops.say("line " + strconv.Itoa(i))
 	}
 	r, err := http.NewRequestWithContext(t.Context(), "GET", "/v1/operations/op-1/events?follow=true", nil)
 	require.NoError(t, err)
@@ -191,7 +188,7 @@ func TestHalfALineIsTheLast(t *testing.T) {
 func TestErrorInTheMiddleCutsTheStream(t *testing.T) {
 	b := newBed(t)
 	b.ops.add("op-1", "prod", "Running")
-	b.ops.say("op-1", "one")
+	b.ops.say("one")
 	b.server.o.Operations = failingLater{b.ops}
 	_, err := b.try("vera", "GET", "/v1/operations/op-1/events", "")
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)

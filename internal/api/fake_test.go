@@ -62,7 +62,8 @@ func (f *fakeOperations) finish(id string) {
 	})
 }
 
-func (f *fakeOperations) say(id string, texts ...string) {
+func (f *fakeOperations) say(texts ...string) {
+	const id = "op-1"
 	f.change(func() {
 		for _, text := range texts {
 			seq := strconv.Itoa(len(f.events[id]) + 1)

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"ebb/internal/ops"
 )
 
@@ -95,23 +97,25 @@ func (s *Server) events(c *call) error {
 func (s *Server) tell(ctx context.Context, op ops.Operation, a asking, out *lines) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	watched := make(chan error, 1)
+	var watch errgroup.Group
 	switch {
 	case a.status && a.filter.Follow:
-		go func() { watched <- s.o.Operations.Watch(ctx, op.ID, func(now ops.Operation) { _ = out.status(now) }) }()
+		watch.Go(func() error {
+			return s.o.Operations.Watch(ctx, op.ID, func(now ops.Operation) { _ = out.status(now) })
+		})
 	case a.status:
-		watched <- out.status(op)
-	default:
-		watched <- nil
+		if err := out.status(op); err != nil {
+			return err
+		}
 	}
 	if a.events {
 		if err := s.o.Operations.Events(ctx, op.ID, a.filter, out.event); err != nil {
 			stop()
-			<-watched
+			_ = watch.Wait() // it was stopped
 			return err
 		}
 	}
-	return <-watched
+	return watch.Wait()
 }
 
 // lines writes the lines of a stream, one at a time and each at once.

@@ -88,9 +88,9 @@ func documented(rt *route, a answer) error {
 // fits checks a value against a schema: as much of JSON Schema as the document uses.
 func fits(schema, value any, at string) error {
 	s := resolve(schema)
-	if any, ok := s["oneOf"].([]any); ok {
+	if list, ok := s["oneOf"].([]any); ok {
 		var faults []string
-		for _, one := range any {
+		for _, one := range list {
 			err := fits(one, value, at)
 			if err == nil {
 				return nil

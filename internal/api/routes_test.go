@@ -73,11 +73,11 @@ func TestForeignIsLikeUnknown(t *testing.T) {
 
 	var list operationList
 	b.ops.add("op-dev", "dev", "Running")
-	b.ok("devop", "GET", "/v1/operations", "", &list)
+	b.ok("devop", "GET", "/v1/operations", &list)
 	require.Len(t, list.Operations, 1)
 	require.Equal(t, "op-dev", list.Operations[0].ID)
 	var clusters clusterList
-	b.ok("devop", "GET", "/v1/clusters", "", &clusters)
+	b.ok("devop", "GET", "/v1/clusters", &clusters)
 	require.Len(t, clusters.Clusters, 1)
 	require.Equal(t, "dev", clusters.Clusters[0].Cluster)
 	require.Equal(t, CodeForbidden, b.do("devop", "GET", "/v1/clusters/nowhere", "").problem(t).Code)
@@ -181,13 +181,13 @@ func TestLargeChunkedBody(t *testing.T) {
 
 func TestPlanAsksWhatWasAsked(t *testing.T) {
 	b := newBed(t)
-	b.ok("vera", "GET", "/v1/clusters/prod/plan?kind=upgrade&to=1.37.2&hops=1.36.3,1.36.9", "", nil)
+	b.ok("vera", "GET", "/v1/clusters/prod/plan?kind=upgrade&to=1.37.2&hops=1.36.3,1.36.9", nil)
 	require.Equal(t, workflows.KindUpgrade, b.clusters.asked.Kind)
 	require.Equal(t, []string{"1.36.3", "1.36.9"}, b.clusters.asked.Hops)
 	require.Equal(t, "1.37.2", b.clusters.asked.Target)
-	b.ok("vera", "GET", "/v1/clusters/dev/plan?kind=scale-down&nodes=w1,w2", "", nil)
+	b.ok("vera", "GET", "/v1/clusters/dev/plan?kind=scale-down&nodes=w1,w2", nil)
 	require.Equal(t, []string{"w1", "w2"}, b.clusters.asked.Nodes)
-	b.ok("vera", "GET", "/v1/clusters/dev/plan?kind=scale-down&count=2", "", nil)
+	b.ok("vera", "GET", "/v1/clusters/dev/plan?kind=scale-down&count=2", nil)
 	require.Equal(t, 2, b.clusters.asked.Count)
 }
 

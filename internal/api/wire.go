@@ -83,7 +83,7 @@ type steered struct {
 	Answer    string     `json:"answer"`
 }
 
-// Lifecycle states of a server.
+// State is what a server is doing.
 type State string
 
 // States, in order. A server that was cordoned by POST /v1/lifecycle/cordon may be

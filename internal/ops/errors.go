@@ -16,9 +16,15 @@ type RequestError struct{ Faults []string }
 func (e *RequestError) Error() string { return strings.Join(e.Faults, "; ") }
 
 // UnknownError is an operation ID that the engine does not know.
-type UnknownError struct{ ID string }
+type UnknownError struct {
+	ID   string
+	Says string // who was asked, when that is not the engine itself
+}
 
 func (e *UnknownError) Error() string {
+	if e.Says != "" {
+		return e.Says
+	}
 	return fmt.Sprintf("there is no operation %q on this engine: `ebb list` shows the IDs of all that it knows "+
 		"(is TEMPORAL_ADDRESS or TEMPORAL_NAMESPACE the one it was started with?)", e.ID)
 }
