@@ -197,6 +197,7 @@ func (c *Client) request(ctx context.Context, r request) (*http.Request, error) 
 	}
 	if r.body != nil {
 		req.Header.Set("Content-Type", typeJSON)
+		req.GetBody = nil // or net/http would repeat it itself, and nobody would know
 	}
 	if r.key != "" {
 		req.Header.Set(HeaderKey, r.key)

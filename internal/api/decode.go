@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,10 +25,16 @@ const readTimeout = 30 * time.Second
 func (c *call) body(into any, optional bool) error {
 	deadlines := http.NewResponseController(c.w)
 	_ = deadlines.SetReadDeadline(time.Now().Add(readTimeout)) // a reader that knows none has nobody slow behind it
+	// A caller that sends slowly does not keep a server that has to end.
+	hurry := context.AfterFunc(c.ctx(), func() { _ = deadlines.SetReadDeadline(time.Now()) })
 	data, err := io.ReadAll(c.r.Body)
-	_ = deadlines.SetReadDeadline(time.Time{})
+	if hurry() {
+		_ = deadlines.SetReadDeadline(time.Time{})
+	}
 	var long *http.MaxBytesError
 	switch {
+	case err != nil && c.ctx().Err() != nil:
+		return context.Cause(c.ctx())
 	case errors.As(err, &long):
 		return tooLarge()
 	case err != nil:

@@ -259,6 +259,25 @@ func TestGraceWithoutAKeySaysSo(t *testing.T) {
 	require.Contains(t, a.problem(t).Detail, "look first whether it was done")
 }
 
+// A caller that never sends the rest of its body is answered at the end of the grace.
+func TestGraceEndsASlowBody(t *testing.T) {
+	b := newBed(t, func(o *Options) { o.Grace = time.Second })
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(b.url, "http://"))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	_, err = io.WriteString(conn, "POST /v1/operations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"+
+		HeaderKey+": slow\r\nAuthorization: Bearer "+b.tokens["otto"]+"\r\n\r\n{")
+	require.NoError(t, err)
+	eventually(t, "it runs", func() bool { return b.server.life.now().Running == 1 })
+	b.signal()
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	defer func() { _ = response.Body.Close() }()
+	require.Equal(t, http.StatusServiceUnavailable, response.StatusCode)
+	require.Equal(t, "1", response.Header.Get("Retry-After"))
+	require.NoError(t, b.end())
+}
+
 // A handler that hears nothing does not keep the process.
 func TestGraceEndsWhatHearsNothing(t *testing.T) {
 	b := newBed(t, func(o *Options) { o.Grace = time.Second })
