@@ -33,8 +33,14 @@ test: build tools ## all tests: unit, workflows, replay, and end to end on the s
 	@go test ./activities/... ./internal/... ./workflows/... ./starter/... ./worker/... ./gateway/... ./tests/replay/...
 	@echo "test: end to end on the sandbox (real kube-apiserver, etcd, SSH and Temporal)"
 	@go test -timeout 20m ./tests/e2e/...
+	@echo "test: gateways that are stopped, killed and replaced (make test-restart)"
+	@go test -timeout 15m ./tests/gateway
 	@echo "test: some of the fault matrix (make faults runs all of it)"
 	@go test -timeout 15m ./tests/faults
+
+.PHONY: test-restart
+test-restart: build ## restart the gateway under its users, in every way: processes, nginx, an init (some minutes)
+	@go test -count=1 -v -timeout 15m ./tests/gateway
 
 .PHONY: faults
 faults: build tools ## kill worker, engine, API server and SSH at every step, and race 200 times; all of it takes about an hour

@@ -1,0 +1,110 @@
+package gateway
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"ebb/internal/testbed"
+)
+
+// packaged is how docker-compose.yml runs the gateway.
+type packaged struct {
+	Init       bool          `yaml:"init"`
+	Entrypoint []string      `yaml:"entrypoint"` // a list is no shell
+	Command    []string      `yaml:"command"`
+	Grace      time.Duration `yaml:"stop_grace_period"`
+}
+
+func readPackaged(t *testing.T) packaged {
+	t.Helper()
+	data, err := os.ReadFile("../../docker-compose.yml")
+	require.NoError(t, err)
+	var file struct {
+		Services struct {
+			Gateway packaged `yaml:"gateway"`
+		} `yaml:"services"`
+	}
+	require.NoError(t, yaml.Unmarshal(data, &file))
+	return file.Services.Gateway
+}
+
+// underInit starts the packaged command line under a real init, as a container
+// has it, but for the address: this one has no TLS and is for this host alone.
+func underInit(t *testing.T, g *gateway) {
+	t.Helper()
+	p := readPackaged(t)
+	require.True(t, p.Init)
+	require.Equal(t, []string{"ebb-gateway"}, p.Entrypoint, "the program itself gets the signals")
+	binary, err := testbed.Binary("ebb-gateway")
+	require.NoError(t, err)
+	args := []string{"--", binary}
+	for _, arg := range p.Command {
+		args = append(args, strings.ReplaceAll(arg, "0.0.0.0:8470", g.address()))
+	}
+	require.Contains(t, args, g.address())
+	g.run(debian(t, "tini", "tini"), args...)
+}
+
+// The packaged entrypoint under an init gets the SIGTERM, lets what runs finish,
+// and ends in an orderly way.
+func TestEntrypointGetsTheSignal(t *testing.T) {
+	s := newStage(t)
+	g := s.newGateway("gateway", "")
+	underInit(t, g)
+	slow := g.submitSlowly("slow")
+	s.eventually("it runs", func() bool {
+		_, running, _ := g.running()
+		return running == 1
+	})
+	g.signal(syscall.SIGTERM) // the init's process, as a container's runtime would
+	g.waitFor("/readyz", http.StatusServiceUnavailable)
+	slow.finish()
+	require.Equal(t, http.StatusAccepted, (<-slow.answer).status)
+	require.Zero(t, g.process.ExitCode())
+	require.EqualValues(t, 1, s.runs("slow"))
+}
+
+// A second SIGTERM ends it at once, whatever still runs.
+func TestSecondSignalEndsItAtOnce(t *testing.T) {
+	s := newStage(t)
+	g := s.newGateway("gateway", "")
+	underInit(t, g)
+	slow := g.submitSlowly("slow")
+	s.eventually("it runs", func() bool {
+		_, running, _ := g.running()
+		return running == 1
+	})
+	g.signal(syscall.SIGTERM)
+	g.waitFor("/readyz", http.StatusServiceUnavailable)
+	began := time.Now()
+	g.signal(syscall.SIGTERM)
+	require.Equal(t, 128+int(syscall.SIGTERM), g.process.ExitCode(), "as a process that a signal has ended")
+	require.Less(t, time.Since(began), 20*time.Second, "the grace is a minute")
+	require.Zero(t, (<-slow.answer).status, "nobody answered it")
+}
+
+// Who kills waits longer than the gateway needs, and nothing stands between a
+// signal and the program.
+func TestPackagesLeaveTheGraceItsTime(t *testing.T) {
+	require.Greater(t, readPackaged(t).Grace, time.Minute)
+	manifest, err := os.ReadFile("../../deployments/gateway.yaml")
+	require.NoError(t, err)
+	grace := regexp.MustCompile(`terminationGracePeriodSeconds: (\d+)`).FindSubmatch(manifest)
+	require.NotNil(t, grace)
+	seconds, err := time.ParseDuration(string(grace[1]) + "s")
+	require.NoError(t, err)
+	require.Greater(t, seconds, time.Minute)
+	require.Contains(t, string(manifest), "command: [ebb-gateway]")
+	dockerfile, err := os.ReadFile(filepath.Join("..", "..", "Dockerfile"))
+	require.NoError(t, err)
+	require.NotRegexp(t, `(?m)^(ENTRYPOINT|CMD) [^\[]`, string(dockerfile), "a shell would not pass signals on")
+}
