@@ -139,6 +139,8 @@ func TestClientAgainstTheServer(t *testing.T) {
 	var nowhere *forecast.UnknownClusterError
 	_, err = c.Clusters().Look(ctx, "nowhere")
 	require.ErrorAs(t, err, &nowhere)
+	_, err = newCaller(t, b.url, b.tokens["devop"]).Clusters().Look(ctx, "prod")
+	require.ErrorAs(t, err, &nowhere, "it is none of theirs")
 	q := forecast.Question{Kind: workflows.KindUpgrade, Cluster: "prod", Target: "1.38.0", Hops: []string{"1.37.9"}}
 	_, err = c.Clusters().Plan(ctx, q)
 	require.NoError(t, err)
@@ -305,7 +307,6 @@ func TestFollowedLogIsResumed(t *testing.T) {
 		ask(drains),
 		ask(streams(event(7, "half no more"), "", event(8, "last"), `{"type":"end","after":"8"}`, "")))
 	c := newCaller(t, url, "")
-	c.met.Store(true)
 	var texts []string
 	err := c.Events(t.Context(), "op-1", ops.EventFilter{Types: []ops.EventType{ops.LogEvent}, Tail: 2, Follow: true}, func(e ops.Event) error {
 		texts = append(texts, e.Seq+" "+e.Text)
@@ -316,6 +317,16 @@ func TestFollowedLogIsResumed(t *testing.T) {
 	require.Equal(t, []string{"/2", "5/", "5/", "6/", "6/"}, asked)
 	require.Equal(t, 2, strings.Count(strings.Join(c.notices, "\n"), "log stream interrupted by a server restart, resuming…"))
 	require.Equal(t, 2, strings.Count(strings.Join(c.notices, "\n"), "… recovered after"))
+}
+
+// A log that was not being followed yet cannot have been interrupted.
+func TestLogOfAServerThatDrains(t *testing.T) {
+	url, _ := script(t, drains, streams(event(1, "first"), `{"type":"end","after":"1"}`, ""))
+	c := newCaller(t, url, "")
+	require.NoError(t, c.Events(t.Context(), "op-1", ops.EventFilter{Follow: true}, func(ops.Event) error { return nil }))
+	require.Len(t, c.notices, 2)
+	require.Equal(t, "API server is restarting, retrying… (Ctrl-C to stop)", c.notices[0])
+	require.Contains(t, c.notices[1], "recovered after")
 }
 
 // A server that interrupts every stream at once never counts as one that is back.
