@@ -9,8 +9,9 @@ import (
 	"ebb/internal/api"
 )
 
-// tokenUsage is printed above the flags.
-const tokenUsage = `ebb-gateway token makes a token. The token is printed once, alone, on standard
+// aboutTokens is printed above the flags.
+// #nosec G101 -- a text about tokens, not one
+const aboutTokens = `ebb-gateway token makes a token. The token is printed once, alone, on standard
 output; the line for the tokens file, which holds only its hash, on standard error.
 
 Flags:
@@ -25,7 +26,7 @@ func runToken(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&role, "role", string(api.Viewer), "viewer, operator or admin")
 	flags.StringVar(&clusters, "clusters", "", `names of clusters, comma-separated, or "*" for all (required)`)
 	flags.Usage = func() {
-		tell(stderr, "%s", tokenUsage)
+		tell(stderr, "%s", aboutTokens)
 		flags.PrintDefaults()
 	}
 	switch err := flags.Parse(args); {

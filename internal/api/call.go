@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"regexp"
 	"time"
@@ -23,6 +24,7 @@ type call struct {
 	id      string // of the request
 	began   time.Time
 	route   *route
+	sent    io.Reader // the body without its bound
 	leave   func()
 	release func()
 

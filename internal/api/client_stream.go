@@ -85,20 +85,21 @@ type line struct {
 // says where to go on; take reports whether a line was news.
 func (c *Client) follow(ctx context.Context, id string, query func() url.Values, take func(line) (news bool, err error)) error {
 	var o outage
-	for {
+	for begun := false; ; {
 		r := request{method: http.MethodGet, path: []string{"operations", id, "events"}, query: query(), stream: true}
 		ended, rep, err := c.connection(ctx, r, &o, take)
 		switch {
 		case err != nil:
 			return ofOperation(id, err)
 		case ended:
-			c.recovered(&o)
 			return nil
 		}
 		v := classify(rep)
 		if v == answered { // a stream that was begun, and is to be gone on with
 			v = leaving
 		}
+		begun = begun || rep.status == http.StatusOK
+		r.resumed = begun && r.query.Get("types") != statusType
 		if err := c.wait(ctx, &o, r, rep, v); err != nil {
 			return err
 		}
@@ -116,7 +117,7 @@ func (c *Client) connection(ctx context.Context, r request, o *outage, take func
 	res, rep := c.attempt(alive, r)
 	if rep.err != nil || rep.status >= 300 {
 		if classify(rep) == answered {
-			c.recovered(o)
+			c.recovered(o, c.now())
 			return false, rep, c.failure(rep)
 		}
 		return false, rep, nil
@@ -144,6 +145,7 @@ func (c *Client) connection(ctx context.Context, r request, o *outage, take func
 		}
 		switch {
 		case l.Type == lineEnd:
+			c.recovered(o, began)
 			return true, rep, nil
 		case l.Type == lineRetry:
 			return false, rep, nil
@@ -155,7 +157,7 @@ func (c *Client) connection(ctx context.Context, r request, o *outage, take func
 			}
 		}
 		if news || c.now().Sub(began) >= settled {
-			c.recovered(o)
+			c.recovered(o, began)
 		}
 	}
 }

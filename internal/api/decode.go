@@ -36,7 +36,7 @@ func (c *call) body(into any, optional bool) error {
 	case err != nil && c.ctx().Err() != nil:
 		return context.Cause(c.ctx())
 	case errors.As(err, &long):
-		return tooLarge()
+		return c.tooLarge()
 	case err != nil:
 		return fail(http.StatusBadRequest, CodeBadRequest, "the body did not arrive whole: %v", err)
 	case len(data) == 0 && optional:

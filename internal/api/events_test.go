@@ -186,10 +186,13 @@ func TestHalfALineIsTheLast(t *testing.T) {
 // An error after the first line cannot be answered any more: the stream is cut, so
 // that nobody takes it for whole.
 func TestErrorInTheMiddleCutsTheStream(t *testing.T) {
-	b := newBed(t)
-	b.ops.add("op-1", "prod", "Running")
-	b.ops.say("one")
-	b.server.o.Operations = failingLater{b.ops}
+	var operations *fakeOperations
+	b := newBed(t, func(o *Options) {
+		operations, _ = o.Operations.(*fakeOperations)
+		o.Operations = failingLater{operations}
+	})
+	operations.add("op-1", "prod", "Running")
+	operations.say("one")
 	_, err := b.try("vera", "GET", "/v1/operations/op-1/events", "")
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"runtime/debug"
@@ -81,16 +82,30 @@ func (s *Server) recovered(c *call, p any) any {
 
 func (s *Server) limitBody(c *call) error {
 	if c.r.ContentLength > maxBody {
-		c.w.Header().Set("Connection", "close") // the rest is not read
-		return tooLarge()
+		return c.tooLarge()
 	}
 	if c.r.Body != nil {
+		c.sent = c.r.Body
 		c.r.Body = http.MaxBytesReader(c.w, c.r.Body, maxBody)
 	}
 	return nil
 }
 
-func tooLarge() *failure {
+const (
+	// lingerBody and lingerTime are how much of a body that is too large is still
+	// taken: who is cut off while it sends does not see the answer.
+	lingerBody = 16 << 20
+	lingerTime = 2 * time.Second
+)
+
+func (c *call) tooLarge() *failure {
+	from := c.sent
+	if from == nil {
+		from = c.r.Body
+	}
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(lingerTime))
+	_, _ = io.CopyN(io.Discard, from, lingerBody) // as far as it goes
+	c.w.Header().Set("Connection", "close")
 	return fail(http.StatusRequestEntityTooLarge, CodeTooLarge, "the body is larger than %d bytes", maxBody)
 }
 
