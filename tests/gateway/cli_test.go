@@ -120,4 +120,3 @@ func linesOf(out string) (lines []string) {
 	}
 	return lines
 }
-

@@ -175,9 +175,13 @@ func TestCommandWaitsBehindNginx(t *testing.T) {
 	t.Run("nobody for good", func(t *testing.T) {
 		require.NoError(t, g.process.Kill())
 		began := time.Now()
+		usual := s.ebb("vera", p.url(), "list")
 		c := s.ebb("vera", p.url(), "list", "--retry-timeout", "4s")
 		require.Equal(t, 1, c.ends(t, time.Minute))
 		require.Less(t, time.Since(began), 30*time.Second)
+		require.Equal(t, 1, usual.ends(t, 90*time.Second), "a minute, and not the ten of a gateway that is replaced")
+		require.Greater(t, time.Since(began), 25*time.Second)
+		require.Contains(t, usual.errs.String(), "gave up after ")
 		require.Contains(t, c.errs.String(), "gave up after ")
 		require.Contains(t, c.errs.String(), "a proxy answers 502 Bad Gateway: there is no server behind it")
 		require.Contains(t, c.errs.String(), "try again later")

@@ -98,11 +98,11 @@ func (l *load) run(began time.Time) {
 			key = fmt.Sprintf("rolled-%d", i)
 			who, method, path, body = "otto", http.MethodPost, "/v1/operations", drainOf("prod", "w1")
 			l.ids = append(l.ids, key)
-		case 1, 2:
+		case 1:
 			path = "/v1/operations?open=true&limit=5"
-		case 3, 4, 5:
+		case 2, 3, 4, 5, 6:
 			path = "/v1/lifecycle"
-		case 6:
+		case 7:
 			path = "/v1/operations/op-1/events?tail=3"
 		}
 		l.group.Go(func() { l.call(who, method, path, body, key) })
