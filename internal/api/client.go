@@ -9,12 +9,12 @@ import (
 	"io"
 	mathrand "math/rand/v2"
 	"mime"
-	"net"
 	"net/http"
 	"net/url"
 	"sync/atomic"
 	"time"
 
+	"ebb/internal/config"
 	"ebb/internal/forecast"
 	"ebb/internal/ops"
 )
@@ -62,7 +62,7 @@ func NewClient(o ClientOptions) (*Client, error) {
 		return nil, fmt.Errorf("gateway %q: want a URL such as https://ebb.example.com", o.URL)
 	case base.User != nil || base.RawQuery != "" || base.Fragment != "":
 		return nil, fmt.Errorf("gateway %s: want no more than scheme, host, port and path", base.Redacted())
-	case base.Scheme == "http" && o.Token != "" && !loopback(base.Hostname()):
+	case base.Scheme == "http" && o.Token != "" && !config.Loopback(base.Hostname()):
 		return nil, fmt.Errorf("gateway %s: a token is not sent in the clear over a network; use https", o.URL)
 	}
 	c := &Client{base: base, token: o.Token, http: o.Trust, notice: o.Notices, now: time.Now, pause: pause}
@@ -79,11 +79,6 @@ func NewClient(o ClientOptions) (*Client, error) {
 	}
 	c.patience = patience{long: long, short: shortRetry, dice: mathrand.Float64}
 	return c, nil
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // request is one call of the API.

@@ -146,7 +146,7 @@ func TestClientAgainstTheServer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, q, b.clusters.asked)
 
-	b.ops.finish("op-1")
+	b.ops.finish()
 	_, err = c.Steer(ctx, "op-1", ops.Steering{Action: ops.Pause})
 	var notNow *ops.NotNowError
 	require.ErrorAs(t, err, &notNow)
@@ -178,7 +178,7 @@ func TestClientFollows(t *testing.T) {
 	}()
 	eventually(t, "both are read", func() bool { return b.server.life.now().Streams == 2 })
 	b.ops.say("three")
-	b.ops.finish("op-1")
+	b.ops.finish()
 	require.NoError(t, <-done)
 	require.NoError(t, <-done)
 	require.Equal(t, []string{"two", "three"}, texts)

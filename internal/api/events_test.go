@@ -79,7 +79,7 @@ func TestFollowAcrossACordon(t *testing.T) {
 
 	b.ok("ada", "POST", "/v1/lifecycle/uncordon", nil)
 	b.ops.say("line 3")
-	b.ops.finish("op-1")
+	b.ops.finish()
 	events, end := texts(t, b.ok("vera", "GET", "/v1/operations/op-1/events?follow=true&after=3", nil).body)
 	require.Equal(t, []string{"line 3"}, events)
 	require.Equal(t, map[string]any{"type": "end", "after": "4"}, end)
@@ -114,7 +114,7 @@ func TestStatusLines(t *testing.T) {
 		require.NoError(t, err)
 		begun += line
 	}
-	b.ops.finish("op-1")
+	b.ops.finish()
 	data, err := io.ReadAll(reader)
 	require.NoError(t, err)
 	lines, err = linesOf(append([]byte(begun), data...))

@@ -54,7 +54,8 @@ func (f *fakeOperations) add(id, cluster string, state ops.State) {
 	})
 }
 
-func (f *fakeOperations) finish(id string) {
+func (f *fakeOperations) finish() {
+	const id = "op-1"
 	f.change(func() {
 		op := f.ops[id]
 		op.State, op.Message = ops.Done, "drained"

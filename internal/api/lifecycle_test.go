@@ -302,7 +302,7 @@ func TestWaitEndsWithTheOperationOrTheTime(t *testing.T) {
 		answered <- a
 	}()
 	eventually(t, "it waits", func() bool { return b.server.life.now().Streams == 1 })
-	b.ops.finish("op-1")
+	b.ops.finish()
 	require.NoError(t, json.Unmarshal((<-answered).body, &w))
 	require.Equal(t, "end", w.Type)
 	require.Equal(t, ops.Done, w.Operation.State)

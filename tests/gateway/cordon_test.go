@@ -18,10 +18,11 @@ import (
 	"ebb/workflows"
 )
 
-// start starts an operation past the gateway, of which nothing becomes: there is
-// no worker in these tests.
-func (s *stage) start(id string) {
+// startOne starts the operation "op-1" past the gateway, of which nothing becomes:
+// there is no worker in these tests.
+func (s *stage) startOne() {
 	s.t.Helper()
+	const id = "op-1"
 	_, started, err := s.ops.Start(s.t.Context(), ops.Request{ID: id, Kind: workflows.KindDrain, Cluster: "prod", Nodes: []string{"w1"}})
 	require.NoError(s.t, err)
 	require.True(s.t, started)
@@ -34,10 +35,10 @@ func TestCordonedGateway(t *testing.T) {
 	s := newStage(t)
 	g := s.newGateway("gateway", "")
 	g.start()
-	s.start("op-1")
+	s.startOne()
 	kept := newKeptAlive(t, g)
 	require.Equal(t, http.StatusOK, kept.ask("GET", "/v1/operations").status)
-	slow := g.submitSlowly("slow")
+	slow := g.submitSlowly()
 	stream := g.follow("op-1", "")
 	require.Contains(t, stream.next(t), `"type":"state"`)
 	waiting := make(chan answer, 1)
@@ -48,7 +49,7 @@ func TestCordonedGateway(t *testing.T) {
 	})
 
 	g.signal(syscall.SIGTERM)
-	g.waitFor("/readyz", http.StatusServiceUnavailable)
+	g.waitReady(http.StatusServiceUnavailable)
 
 	place := stream.seq
 	require.JSONEq(t, `{"type":"retry","after":"`+place+`"}`, stream.next(t))
@@ -109,7 +110,7 @@ func TestCordonedByPostAndUndone(t *testing.T) {
 	g.do("otto", "POST", "/v1/operations", drainOf("prod", "w1")).problem(t, api.CodeDraining)
 	state, _, _ := g.running()
 	require.Equal(t, "Cordoned", state)
-	s.start("op-1") // the gauge of open operations is not told of it now
+	s.startOne() // the gauge of open operations is not told of it now
 	require.NotContains(t, string(g.do("ada", "GET", "/metrics", "").body), "ebb_gateway_open_operations{")
 	require.Equal(t, http.StatusOK, g.do("ada", "POST", "/v1/lifecycle/uncordon", "").status)
 	require.Equal(t, http.StatusAccepted, g.do("otto", "POST", "/v1/operations", drainOf("prod", "w1")).status)
@@ -125,7 +126,7 @@ func TestGraceIsOver(t *testing.T) {
 	s := newStage(t)
 	g := s.newGateway("gateway", "  gracePeriod: 6s\n")
 	g.start()
-	slow := g.submitSlowly("slow")
+	slow := g.submitSlowly()
 	s.eventually("it runs", func() bool {
 		_, running, _ := g.running()
 		return running == 1

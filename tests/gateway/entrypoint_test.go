@@ -60,13 +60,13 @@ func TestEntrypointGetsTheSignal(t *testing.T) {
 	s := newStage(t)
 	g := s.newGateway("gateway", "")
 	underInit(t, g)
-	slow := g.submitSlowly("slow")
+	slow := g.submitSlowly()
 	s.eventually("it runs", func() bool {
 		_, running, _ := g.running()
 		return running == 1
 	})
 	g.signal(syscall.SIGTERM) // the init's process, as a container's runtime would
-	g.waitFor("/readyz", http.StatusServiceUnavailable)
+	g.waitReady(http.StatusServiceUnavailable)
 	slow.finish()
 	require.Equal(t, http.StatusAccepted, (<-slow.answer).status)
 	require.Zero(t, g.process.ExitCode())
@@ -78,13 +78,13 @@ func TestSecondSignalEndsItAtOnce(t *testing.T) {
 	s := newStage(t)
 	g := s.newGateway("gateway", "")
 	underInit(t, g)
-	slow := g.submitSlowly("slow")
+	slow := g.submitSlowly()
 	s.eventually("it runs", func() bool {
 		_, running, _ := g.running()
 		return running == 1
 	})
 	g.signal(syscall.SIGTERM)
-	g.waitFor("/readyz", http.StatusServiceUnavailable)
+	g.waitReady(http.StatusServiceUnavailable)
 	began := time.Now()
 	g.signal(syscall.SIGTERM)
 	require.Equal(t, 128+int(syscall.SIGTERM), g.process.ExitCode(), "as a process that a signal has ended")

@@ -66,7 +66,7 @@ func TestRefusals(t *testing.T) {
 	s.token("prodop", api.Operator, "prod")
 	g := s.newGateway("gateway", fmt.Sprintf("  oidc: {issuer: %q, audience: ebb, bindings: [{claim: groups, value: platform, role: operator, clusters: [prod]}]}\n", i.url))
 	g.start()
-	s.start("op-1")
+	s.startOne()
 	submit := drainOf("prod", "w1")
 	bearer := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
 	for name, c := range map[string]struct {

@@ -37,7 +37,7 @@ func TestRollingReplicasFailsNoCall(t *testing.T) {
 	p := s.newProxy()
 	p.configure(passTo(nextReplica, one.address(), two.address()))
 	p.start()
-	s.start("op-1")
+	s.startOne()
 	// There is no worker here: what it would do is not the point, and one operation
 	// that is over is looked at without asking it.
 	require.NoError(t, s.client.TerminateWorkflow(t.Context(), "op-1", "", "for the test"))

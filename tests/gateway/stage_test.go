@@ -143,7 +143,7 @@ func (g *gateway) run(command string, args ...string) {
 			g.t.Logf("%s:\n%s", g.name, tail(log, 6000))
 		}
 	})
-	g.waitFor("/readyz", http.StatusOK)
+	g.waitReady(http.StatusOK)
 }
 
 func tail(text []byte, most int) []byte { return text[max(0, len(text)-most):] }
@@ -154,8 +154,8 @@ func (g *gateway) signal(sig syscall.Signal) {
 	require.NoError(g.t, syscall.Kill(g.process.PID(), sig))
 }
 
-// waitFor waits until a public path answers with a status.
-func (g *gateway) waitFor(path string, status int) {
+// waitReady waits until the gateway says with that status whether it takes requests.
+func (g *gateway) waitReady(status int) {
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(g.t.Context(), time.Minute)
 	defer cancel()
@@ -165,10 +165,10 @@ func (g *gateway) waitFor(path string, status int) {
 			return false, fmt.Errorf("%s has ended with code %d", g.name, g.process.ExitCode())
 		default:
 		}
-		a, err := send(ctx, http.DefaultClient, http.MethodGet, g.url()+path, "", nil)
+		a, err := send(ctx, http.DefaultClient, http.MethodGet, g.url()+"/readyz", "", nil)
 		return err == nil && a.status == status, nil
 	})
-	require.NoError(g.t, err, "%s %d", path, status)
+	require.NoError(g.t, err, "/readyz %d", status)
 }
 
 // answer is what a request was answered.
@@ -316,9 +316,10 @@ type slowly struct {
 	answer chan answer
 }
 
-// submitSlowly begins to submit a drain with that operation ID.
-func (g *gateway) submitSlowly(id string) *slowly {
+// submitSlowly begins to submit a drain with the operation ID "slow".
+func (g *gateway) submitSlowly() *slowly {
 	g.t.Helper()
+	const id = "slow"
 	conn, err := new(net.Dialer).DialContext(g.t.Context(), "tcp", g.address())
 	require.NoError(g.t, err)
 	g.t.Cleanup(func() { _ = conn.Close() })
