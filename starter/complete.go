@@ -39,6 +39,7 @@ func (a *app) completeNodes(cmd *cobra.Command, args []string, part string) ([]c
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
 	defer cancel()
+	a.listener = func(string) {} // nothing is said after TAB
 	view, err := clusters.Look(ctx, args[0])
 	if err != nil {
 		return nil, nothing
@@ -56,6 +57,7 @@ func (a *app) completeOperations(_ *cobra.Command, args []string, _ string) ([]c
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
 	defer cancel()
+	a.listener = func(string) {} // nothing is said after TAB
 	operations, err := a.connect(ctx)
 	if err != nil {
 		return nil, nothing

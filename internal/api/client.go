@@ -126,6 +126,9 @@ func (c *Client) call(ctx context.Context, r request, into any) (status int, rep
 		if rep.err == nil && rep.problem == nil && rep.status < 300 {
 			rep.err = decodeAnswer(res, into)
 		}
+		if res != nil {
+			_ = res.Body.Close() // read to its end by attempt
+		}
 		v := classify(rep)
 		if v == answered {
 			c.recovered(&o, c.now())

@@ -143,12 +143,13 @@ func (c *Client) connection(ctx context.Context, r request, o *outage, take func
 				return false, reply{err: &strayError{fmt.Sprintf("a line of the stream cannot be read (%v): is the gateway of another version?", err)}}, nil
 			}
 		}
-		switch {
-		case l.Type == lineEnd:
+		switch l.Type {
+		case lineEnd:
 			c.recovered(o, began)
 			return true, rep, nil
-		case l.Type == lineRetry:
+		case lineRetry:
 			return false, rep, nil
+		default:
 		}
 		news := false
 		if len(data) > 0 {

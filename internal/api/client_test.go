@@ -77,7 +77,7 @@ func answers(status int, kind, body string) http.HandlerFunc {
 	}
 }
 
-func cuts(w http.ResponseWriter, _ *http.Request) { panic(http.ErrAbortHandler) }
+func cuts(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
 func drains(w http.ResponseWriter, _ *http.Request) { draining().write(w, "r1") }
 
