@@ -73,10 +73,10 @@ func (c *command) ends(t *testing.T, within time.Duration) int {
 	}
 }
 
-// says waits until the command has said something on stderr.
-func (c *command) says(t *testing.T, text string) {
+// retries waits until the command has said that it does.
+func (c *command) retries(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(c.errs.String(), text) }, time.Minute, 10*time.Millisecond, "%s: %s", text, c.errs)
+	require.Eventually(t, func() bool { return strings.Contains(c.errs.String(), retrying) }, time.Minute, 10*time.Millisecond, "%s", c.errs)
 }
 
 // printer is an operation that no worker works on, so that it goes on for as long

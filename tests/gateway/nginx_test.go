@@ -136,7 +136,7 @@ func TestCommandWaitsBehindNginx(t *testing.T) {
 
 	t.Run("nobody listens there either", func(t *testing.T) {
 		c := s.ebb("vera", p.url(), "list")
-		c.says(t, retrying)
+		c.retries(t)
 		g.start()
 		p.configure(through)
 		p.start()
@@ -146,7 +146,7 @@ func TestCommandWaitsBehindNginx(t *testing.T) {
 		g.signal(syscall.SIGTERM)
 		require.Zero(t, g.process.ExitCode())
 		c := s.ebb("vera", p.url(), "list")
-		c.says(t, retrying)
+		c.retries(t)
 		s.eventually("two of them", func() bool { return p.answered(http.StatusBadGateway) >= 2 })
 		g.start()
 		c.goesThrough(t)
@@ -154,7 +154,7 @@ func TestCommandWaitsBehindNginx(t *testing.T) {
 	t.Run("504, a gateway that is stuck", func(t *testing.T) {
 		g.signal(syscall.SIGSTOP)
 		c := s.ebb("vera", p.url(), "list")
-		c.says(t, retrying)
+		c.retries(t)
 		s.eventually("one of them", func() bool { return p.answered(http.StatusGatewayTimeout) >= 1 })
 		g.signal(syscall.SIGCONT)
 		c.goesThrough(t)
@@ -167,7 +167,7 @@ func TestCommandWaitsBehindNginx(t *testing.T) {
 			return err == nil && a.status == http.StatusServiceUnavailable
 		})
 		c := s.ebb("vera", p.url(), "list")
-		c.says(t, retrying)
+		c.retries(t)
 		p.configure(through)
 		p.reload()
 		c.goesThrough(t)
@@ -190,7 +190,7 @@ func TestCommandWaitsBehindNginx(t *testing.T) {
 	})
 	t.Run("Ctrl-C", func(t *testing.T) {
 		c := s.ebb("vera", p.url(), "list")
-		c.says(t, retrying)
+		c.retries(t)
 		require.NoError(t, c.Process.Signal(syscall.SIGINT))
 		require.Equal(t, 130, c.ends(t, 5*time.Second), "%s", c.errs)
 	})
