@@ -24,10 +24,17 @@ const (
 
 func newClusters(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "clusters", Short: "Check the clusters in ebb.yaml",
+		Use: "clusters", Short: "List or check the clusters",
 		Args: noSuchCommand, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(&cobra.Command{
+		Use: "list", Short: "List the clusters with their states", Aliases: []string{"ls"},
+		Long: `List every cluster that is configured with its state and the operation that has it,
+as ` + "`ebb status`" + ` without an argument does. With any that does not answer, the exit
+code is 1.`,
+		Args: arguments(0, 0), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.statusAll(cmd.Context()) },
+	}, &cobra.Command{
 		Annotations: map[string]string{hereOnly: "yes"},
 		Use:         "check [CLUSTER]", Short: "Check that Ebb can work with the clusters in ebb.yaml",
 		Long: `Check ebb.yaml and each cluster in it, or one: that its API server answers, that Ebb

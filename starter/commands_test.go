@@ -12,9 +12,11 @@ import (
 	rbac "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
+	"ebb/internal/clusterstate"
 	"ebb/internal/drain"
 	"ebb/internal/forecast"
 	"ebb/internal/ops"
+	"ebb/internal/plan"
 	"ebb/workflows"
 )
 
@@ -299,4 +301,35 @@ In the way now:
 Worth knowing:
   w1: shop/db-0 is the only pod of StatefulSet db: it is down until it runs elsewhere
 `, out.String())
+}
+
+// fakeClusters are clusters as somebody has seen them.
+type fakeClusters struct{ seen []forecast.Overview }
+
+func (f fakeClusters) List(context.Context) ([]forecast.Overview, error) { return f.seen, nil }
+
+func (f fakeClusters) Look(_ context.Context, name string) (forecast.Overview, error) {
+	return forecast.Overview{}, &forecast.UnknownClusterError{Name: name}
+}
+
+func (f fakeClusters) Plan(_ context.Context, q forecast.Question) (forecast.Forecast, error) {
+	return forecast.Forecast{}, &forecast.UnknownClusterError{Name: q.Cluster}
+}
+
+func TestClustersList(t *testing.T) {
+	prod := forecast.Overview{Cluster: "prod", Nodes: make([]plan.Node, 3)}
+	prod.State, prod.Holder = clusterstate.Running, "up-1"
+	list := func(seen ...forecast.Overview) (code int, out, errs string) {
+		var stdout, stderr bytes.Buffer
+		code = run(t.Context(), &app{out: &stdout, errs: &stderr, views: fakeClusters{seen}}, []string{"clusters", "list"})
+		return code, stdout.String(), stderr.String()
+	}
+	code, out, errs := list(prod)
+	require.Equal(t, 0, code, errs)
+	require.Regexp(t, `prod +Running +3 +up-1`, out)
+
+	code, out, errs = list(prod, forecast.Overview{Cluster: "dev", Error: "no route"})
+	require.Equal(t, 1, code)
+	require.Regexp(t, `dev +unknown +0 +- +- +no route`, out)
+	require.Contains(t, errs, "1 of 2 clusters did not answer")
 }

@@ -8,10 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	enumspb "go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
-	"go.temporal.io/api/serviceerror"
-	"go.temporal.io/sdk/client"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -73,60 +70,6 @@ type narrator struct {
 	open   map[int64]*history // of nodes that are under way, by the event with which they began
 	told   place
 	tail   []Event // the last ones, while they are looked for
-}
-
-// history is one history as it is read.
-type history struct {
-	*teller
-	client        client.Client
-	workflow, run string
-	began         int64 // the event in the operation's history with which it began; 0 = that is this one
-	follow        bool
-	events        client.HistoryEventIterator
-	read          int64                   // the event that was read last
-	head          *historypb.HistoryEvent // one that was read and not told
-	dry           bool                    // there was no more when it was last asked
-	closed        bool                    // the last event was told, or there is nothing to read any more
-}
-
-func (n *narrator) newHistory(workflow, run string, began int64, t *teller) *history {
-	return &history{teller: t, client: n.client, workflow: workflow, run: run, began: began}
-}
-
-// errForgotten is returned for the history of a node that the engine keeps no longer.
-var errForgotten = errors.New("the engine does not have this history any more")
-
-// next reads an event, nil = there is none (yet). It rides out an engine that is
-// away, and begins at the start then: the engine has no other way.
-func (h *history) next(ctx context.Context) (*historypb.HistoryEvent, error) {
-	for {
-		if h.events == nil {
-			h.events = h.client.GetWorkflowHistory(ctx, h.workflow, h.run, h.follow, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
-		}
-		if !h.events.HasNext() {
-			h.events = nil
-			return nil, ctx.Err()
-		}
-		event, err := h.events.Next()
-		var missing *serviceerror.NotFound
-		switch {
-		case err == nil && event.GetEventId() <= h.read:
-			continue
-		case err == nil:
-			h.read = event.GetEventId()
-			return event, nil
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case errors.As(err, &missing) && h.began > 0:
-			return nil, errForgotten
-		case !passing(ctx, err):
-			return nil, fmt.Errorf("read the history of %s: %w", h.workflow, named(h.workflow, err))
-		}
-		h.events = nil
-		if err := wait(ctx, awayInterval); err != nil {
-			return nil, err
-		}
-	}
 }
 
 // catchUp tells the events that there are.
@@ -252,7 +195,12 @@ func (n *narrator) take(h *history, event *historypb.HistoryEvent) error {
 		delete(n.open, node.began)
 		delete(n.told.nodes, node.began)
 	}
-	h.closed = h.closed || closes(event)
+	if closes(event) {
+		h.closed = true
+		if at.event > id {
+			return noPlace(n.filter.After, n.own.workflow)
+		}
+	}
 	for i, e := range h.tell(event) {
 		if at.passed(id, i+1) {
 			continue
@@ -330,13 +278,6 @@ func leaves(event *historypb.HistoryEvent) int64 {
 	return 0
 }
 
-// arrival is an event that was added to a history; none = there is nothing to read
-// any more.
-type arrival struct {
-	h     *history
-	event *historypb.HistoryEvent
-}
-
 // follow tells what comes, until the operation's own history ends. Each history is
 // waited on by a goroutine of its own; all is told by this one.
 func (n *narrator) follow(ctx context.Context) error {
@@ -349,6 +290,10 @@ func (n *narrator) follow(ctx context.Context) error {
 		group.Go(func() error { return h.watch(ctx, arrivals) })
 	}
 	var held []*historypb.HistoryEvent // of the operation's own, while a node has to be told first
+	if n.own.head != nil {             // it was read, and the node's history as it was read had no end yet
+		held = append(held, n.own.head)
+		n.own.head = nil
+	}
 	for _, h := range n.histories() {
 		if !h.closed {
 			watch(h)
@@ -389,26 +334,4 @@ func (n *narrator) follow(ctx context.Context) error {
 func (n *narrator) waitsFor(event *historypb.HistoryEvent) bool {
 	node := n.open[leaves(event)]
 	return node != nil && !node.closed
-}
-
-// watch hands on the events of a history as they come, until its last.
-func (h *history) watch(ctx context.Context, arrivals chan<- arrival) error {
-	for {
-		event, err := h.next(ctx)
-		gone := errors.Is(err, errForgotten)
-		if err != nil && !gone {
-			return err
-		}
-		if event == nil && !gone {
-			continue // the long poll has ended before the history
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case arrivals <- arrival{h, event}:
-		}
-		if gone || closes(event) {
-			return nil
-		}
-	}
 }

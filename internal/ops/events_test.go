@@ -207,6 +207,16 @@ func TestEventsOfNoPlace(t *testing.T) {
 		var fault *RequestError
 		require.ErrorAs(t, err, &fault, after)
 	}
+	for _, e := range p.events(EventFilter{Types: []EventType{LogEvent}, Node: "w1"}) {
+		open := placeOf(t, e)
+		for began := range open.nodes {
+			open.nodes[began] = mark{event: 99999}
+		}
+		require.NotEmpty(t, open.nodes)
+		var fault *RequestError
+		err := p.ops.Events(t.Context(), p.id, EventFilter{After: open.String()}, func(Event) error { return nil })
+		require.ErrorAs(t, err, &fault, "%q: a node that has ended has no such event", open)
+	}
 	for what, f := range map[string]EventFilter{
 		"there is no type of event": {Types: []EventType{"rumour"}}, "tail and after": {Tail: 1, After: "1.1"}, "tail -1": {Tail: -1},
 	} {
@@ -214,6 +224,42 @@ func TestEventsOfNoPlace(t *testing.T) {
 	}
 	var unknown *UnknownError
 	require.ErrorAs(t, p.ops.Events(t.Context(), "nobody", EventFilter{}, func(Event) error { return nil }), &unknown)
+}
+
+func placeOf(t *testing.T, e Event) place {
+	t.Helper()
+	at, err := parsePlace(e.Seq)
+	require.NoError(t, err)
+	return at
+}
+
+// What there was may have been read when the operation's own history had the end of
+// a node already, and the pages of the node's history, asked for before, had not.
+func TestEventsGoOnWithAnEndThatWaits(t *testing.T) {
+	t.Parallel()
+	p := pair(t, "waits")
+	p.play()
+	p.follow(p.id, nil)
+	d, err := p.ops.describe(t.Context(), p.id)
+	require.NoError(t, err)
+	var told []Event
+	n := &narrator{Temporal: p.ops, told: place{nodes: map[int64]mark{}}, open: map[int64]*history{},
+		each: func(e Event) error { told = append(told, e); return nil }}
+	n.own = n.newHistory(p.id, d.run(), 0, newTeller(summary(d.info()), ""))
+	for n.own.head == nil {
+		event, err := n.own.next(t.Context())
+		require.NoError(t, err)
+		if leaves(event) > 0 {
+			n.own.head = event
+			break
+		}
+		require.NoError(t, n.take(n.own, event))
+	}
+
+	require.NoError(t, n.follow(t.Context()))
+	require.Equal(t, played, linesOf(told))
+	require.Equal(t, keys(p.events(EventFilter{})), keys(told))
+	require.Empty(t, placeOf(t, told[len(told)-1]).nodes, "no node is under way at the end")
 }
 
 func TestEventsRideOutTheEngine(t *testing.T) {
