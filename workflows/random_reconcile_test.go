@@ -34,6 +34,9 @@ func (m *model) reconcile(id string) *recovery {
 		defer func() { m.advance(m.clock.Add(2 * nodeAway)) }()
 	}
 	r := &recovery{engine: newEngine(m, id), before: m.record()}
+	if r.before.State == clusterstate.Recovering && !m.alive[r.before.Holder] { // of one that died: it is in Alert
+		r.before = withoutHolder(r.before)
+	}
 	r.sound = m.sound(r.before.Target)
 	began := len(m.log)
 	env := r.environment()

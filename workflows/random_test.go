@@ -32,6 +32,7 @@ var regressions = []struct {
 	{611, "a claim that was done without an answer, and then forbidden, kept the lock"},
 	{1988, "the same in a scale-down"},
 	{2343, "the reconciler lost a node between its two looks, and recorded the target as reached all the same, so that the retry was refused"},
+	{3836, "a fault of the invariant: a reconciler that takes over from a dead one was taken for one that meddles"},
 	{4541, "a drain that was cut off by its timeout is tried again, though its last error was of another kind"},
 }
 
