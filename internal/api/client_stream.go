@@ -34,6 +34,9 @@ var errBroken = errors.New("the stream broke off")
 // Events implements ops.Client. A stream that is interrupted is resumed where it
 // was.
 func (c *Client) Events(ctx context.Context, id string, f ops.EventFilter, each func(ops.Event) error) error {
+	if err := f.Validate(); err != nil {
+		return err
+	}
 	return c.follow(ctx, id, func() url.Values { return eventQuery(f) }, func(l line) (bool, error) {
 		if l.Type == statusType {
 			return false, nil

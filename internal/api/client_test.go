@@ -130,6 +130,8 @@ func TestClientAgainstTheServer(t *testing.T) {
 	var bad *ops.RequestError
 	require.ErrorAs(t, c.Events(ctx, "op-1", ops.EventFilter{After: "x"}, func(ops.Event) error { return nil }), &bad)
 
+	require.ErrorAs(t, c.Events(ctx, "op-1", ops.EventFilter{Tail: -1}, func(ops.Event) error { return nil }), &bad, "as without a gateway")
+
 	overviews, err := c.Clusters().List(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []forecast.Overview{overview, {Cluster: "dev", Error: "refused"}}, overviews)

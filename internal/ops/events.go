@@ -16,7 +16,7 @@ import (
 // and of the workflows of its nodes. First come the events that there are, those
 // of different histories in order of time, then what is added.
 func (t *Temporal) Events(ctx context.Context, id string, f EventFilter, each func(Event) error) error {
-	if err := f.validate(); err != nil {
+	if err := f.Validate(); err != nil {
 		return err
 	}
 	after, err := parsePlace(f.After)
@@ -35,8 +35,8 @@ func (t *Temporal) Events(ctx context.Context, id string, f EventFilter, each fu
 	return n.follow(ctx)
 }
 
-// validate reports what is wrong with a filter, as a *RequestError.
-func (f EventFilter) validate() error {
+// Validate reports what is wrong with a filter, as a *RequestError.
+func (f EventFilter) Validate() error {
 	var faults []string
 	for _, kind := range f.Types {
 		if !slices.Contains(EventTypes, kind) {
