@@ -74,6 +74,7 @@ func atOnce(run ...func()) {
 }
 
 func TestTwoClaimsRaceForOneCluster(t *testing.T) {
+	alone(t)
 	for round := range rounds {
 		ids := []string{fmt.Sprintf("race-a-%d", round), fmt.Sprintf("race-b-%d", round)}
 		errs := make([]error, len(ids))
@@ -102,6 +103,7 @@ func TestTwoClaimsRaceForOneCluster(t *testing.T) {
 // Every version of the Lease is looked at: nobody but the holder ever changes it.
 func TestReconcilerAndRetryRace(t *testing.T) {
 	const target = "1.99.1"
+	alone(t)
 	seen := leases(t)
 	upgrades, recoveries := 0, 0
 	for round := range rounds {

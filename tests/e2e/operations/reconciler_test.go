@@ -1,7 +1,9 @@
 package operations
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
@@ -40,4 +42,23 @@ func reconciliations(t *testing.T) (runs []string) {
 		runs = append(runs, action.StartWorkflowResult.WorkflowID)
 	}
 	return runs
+}
+
+// alone keeps the worker's own reconciler, which looks at a cluster in Alert every
+// full minute, away from a test that claims the Lease beside the engine.
+func alone(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	handle := shared.Client.ScheduleClient().GetHandle(ctx, workers.ReconcilerID(testbed.ClusterName))
+	require.NoError(t, testbed.Poll(ctx, func() (bool, error) { // until the worker has made it
+		return handle.Pause(ctx, client.SchedulePauseOptions{Note: "a test has the cluster for itself"}) == nil, nil
+	}))
+	t.Cleanup(func() {
+		require.NoError(t, handle.Unpause(context.Background(), client.ScheduleUnpauseOptions{Note: "the test is over"}))
+	})
+	require.NoError(t, testbed.Poll(ctx, func() (bool, error) {
+		d, err := handle.Describe(ctx)
+		return err == nil && len(d.Info.RunningWorkflows) == 0, err
+	}))
 }
