@@ -10,8 +10,6 @@ import (
 	"net/http"
 	"regexp"
 	"time"
-
-	"ebb/internal/ops"
 )
 
 // writeTimeout is how long a caller may take to accept a piece of an answer.
@@ -93,15 +91,6 @@ func (c *call) allowed(least Role, cluster string) error {
 		return nil
 	}
 	return fail(http.StatusForbidden, CodeForbidden, "%s does not have the role %s on cluster %q", c.principal.Name, least, brief(cluster))
-}
-
-// visible checks what the caller may do with an operation: one of a cluster that
-// it may not look at does not exist for it.
-func (c *call) visible(op ops.Operation, least Role) error {
-	if op.Cluster == "" || !c.principal.may(Viewer, op.Cluster) {
-		return unknownOperation(c.operation)
-	}
-	return c.allowed(least, op.Cluster)
 }
 
 // recorder notes what was answered.

@@ -30,7 +30,7 @@ type fakeOperations struct {
 	stuck   bool          // a start at the gate does not end with its context
 }
 
-var _ ops.Client = (*fakeOperations)(nil)
+var _ Operations = (*fakeOperations)(nil)
 
 func newFakeOperations() *fakeOperations {
 	return &fakeOperations{changed: make(chan struct{}), ops: map[string]ops.Operation{}, events: map[string][]ops.Event{}, entered: make(chan struct{}, 100)}
@@ -134,6 +134,11 @@ func (f *fakeOperations) Get(_ context.Context, id string) (ops.Operation, error
 		return op, &ops.UnknownError{ID: id}
 	}
 	return op, f.failing
+}
+
+func (f *fakeOperations) Request(ctx context.Context, id string) (ops.Request, error) {
+	op, err := f.Get(ctx, id)
+	return op.Request, err
 }
 
 func (f *fakeOperations) List(_ context.Context, filter ops.Filter) ([]ops.Operation, error) {

@@ -66,8 +66,7 @@ func (s *Server) events(c *call) error {
 	if err != nil {
 		return err
 	}
-	op, err := s.subject(c, Viewer)
-	if err != nil {
+	if err := s.subject(c, Viewer); err != nil {
 		return err
 	}
 	ctx := c.ctx()
@@ -80,7 +79,7 @@ func (s *Server) events(c *call) error {
 	defer stop(nil)
 	out := newLines(c, a.filter.After, stop)
 	end := out.keepAlive()
-	err = s.tell(ctx, op, a, out)
+	err = s.tell(ctx, c.operation, a, out)
 	end()
 	switch cause := context.Cause(ctx); {
 	case out.broken():
@@ -94,22 +93,26 @@ func (s *Server) events(c *call) error {
 }
 
 // tell writes everything that was asked for; it returns when all of it is out.
-func (s *Server) tell(ctx context.Context, op ops.Operation, a asking, out *lines) error {
+func (s *Server) tell(ctx context.Context, id string, a asking, out *lines) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var watch errgroup.Group
 	switch {
 	case a.status && a.filter.Follow:
 		watch.Go(func() error {
-			return s.o.Operations.Watch(ctx, op.ID, func(now ops.Operation) { _ = out.status(now) })
+			return s.o.Operations.Watch(ctx, id, func(now ops.Operation) { _ = out.status(now) })
 		})
 	case a.status:
+		op, err := s.o.Operations.Get(ctx, id)
+		if err != nil {
+			return err
+		}
 		if err := out.status(op); err != nil {
 			return err
 		}
 	}
 	if a.events {
-		if err := s.o.Operations.Events(ctx, op.ID, a.filter, out.event); err != nil {
+		if err := s.o.Operations.Events(ctx, id, a.filter, out.event); err != nil {
 			stop()
 			_ = watch.Wait() // it was stopped
 			return err

@@ -75,24 +75,37 @@ func (s *Server) requestOf(c *call, asked submission) (ops.Request, error) {
 	return r, r.Validate()
 }
 
-// subject is the operation that a request is about, if its caller has the role on
-// its cluster.
-func (s *Server) subject(c *call, least Role) (ops.Operation, error) {
+// subject makes sure that the caller of a request has the role on the cluster of
+// the operation that it is about; one of a cluster that the caller may not look at
+// does not exist for it.
+func (s *Server) subject(c *call, least Role) error {
 	if !saneKey(c.operation) { // also the workflow of a node: it is no operation
-		return ops.Operation{}, unknownOperation(c.operation)
+		return unknownOperation(c.operation)
 	}
-	op, err := s.o.Operations.Get(c.ctx(), c.operation)
+	r, err := s.o.Operations.Request(c.ctx(), c.operation)
 	if err != nil {
+		return err
+	}
+	if r.Cluster == "" || !c.principal.may(Viewer, r.Cluster) {
+		return unknownOperation(c.operation)
+	}
+	return c.allowed(least, r.Cluster)
+}
+
+// operation is the one that a request is about, as it is now, if its caller may
+// look at it.
+func (s *Server) operation(c *call) (ops.Operation, error) {
+	if err := s.subject(c, Viewer); err != nil {
 		return ops.Operation{}, err
 	}
-	return op, c.visible(op, least)
+	return s.o.Operations.Get(c.ctx(), c.operation)
 }
 
 func (s *Server) get(c *call) error {
 	if err := c.query().err(); err != nil {
 		return err
 	}
-	op, err := s.subject(c, Viewer)
+	op, err := s.operation(c)
 	if err != nil {
 		return err
 	}
@@ -149,7 +162,7 @@ func (s *Server) wait(c *call) error {
 	if err := q.err(); err != nil {
 		return err
 	}
-	last, err := s.subject(c, Viewer)
+	last, err := s.operation(c)
 	if err != nil {
 		return err
 	}
@@ -181,14 +194,14 @@ func (s *Server) cancel(c *call) error {
 	if _, err := s.steeringOf(c, &struct{}{}); err != nil {
 		return err
 	}
-	op, err := s.subject(c, Operator)
+	if err := s.subject(c, Operator); err != nil {
+		return err
+	}
+	if err := s.o.Operations.Cancel(c.ctx(), c.operation); err != nil {
+		return err
+	}
+	op, err := s.o.Operations.Get(c.ctx(), c.operation)
 	if err != nil {
-		return err
-	}
-	if err := s.o.Operations.Cancel(c.ctx(), op.ID); err != nil {
-		return err
-	}
-	if op, err = s.o.Operations.Get(c.ctx(), op.ID); err != nil {
 		return err
 	}
 	return c.answer(http.StatusOK, op)
@@ -209,15 +222,14 @@ func steer(word string) func(*Server, *call) error {
 		if action == ops.SkipNode && asked.Node == "" {
 			return &ops.RequestError{Faults: []string{`field "node" is required: the node to leave out`}}
 		}
-		op, err := s.subject(c, Operator)
+		if err := s.subject(c, Operator); err != nil {
+			return err
+		}
+		said, err := s.o.Operations.Steer(c.ctx(), c.operation, ops.Steering{Action: action, Node: asked.Node, Key: key})
 		if err != nil {
 			return err
 		}
-		said, err := s.o.Operations.Steer(c.ctx(), op.ID, ops.Steering{Action: action, Node: asked.Node, Key: key})
-		if err != nil {
-			return err
-		}
-		return c.answer(http.StatusOK, steered{Operation: op.ID, Action: action, Node: asked.Node, Answer: said})
+		return c.answer(http.StatusOK, steered{Operation: c.operation, Action: action, Node: asked.Node, Answer: said})
 	}
 }
 

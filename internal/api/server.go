@@ -27,9 +27,17 @@ const (
 	strangersBurst     = 20
 )
 
+// Operations are what a server serves.
+type Operations interface {
+	ops.Client
+	// Request is what an operation was asked to do; it asks the engine and nobody
+	// else. The error of an unknown ID is an *ops.UnknownError.
+	Request(ctx context.Context, id string) (ops.Request, error)
+}
+
 // Options are what a server needs; all but the numbers are required.
 type Options struct {
-	Operations ops.Client
+	Operations Operations
 	Clusters   forecast.Clusters
 	Auth       Authenticator
 	Log        *zap.Logger

@@ -299,6 +299,13 @@ func TestSteeringWithAKeyIsDoneOnce(t *testing.T) {
 		p.signal(node, "stop", nil)
 	}
 	p.follow(p.id, nil)
+	said, err := p.ops.Steer(t.Context(), p.id, Steering{Action: RetryNow, Node: "w1", Key: "k2"})
+	require.NoError(t, err, "it is over, and the key's answer still there")
+	require.Equal(t, "retried 2 times", said)
+	for _, key := range []string{"k3", ""} {
+		_, err := p.ops.Steer(t.Context(), p.id, Steering{Action: RetryNow, Node: "w1", Key: key})
+		require.ErrorContains(t, err, "it is over, there is nothing to retry-now")
+	}
 	var told []string
 	for _, e := range p.events(EventFilter{Types: []EventType{ProgressEvent}, Node: "w1"}) {
 		told = append(told, e.Text)

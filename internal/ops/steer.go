@@ -40,8 +40,8 @@ func (t *Temporal) Steer(ctx context.Context, id string, s Steering) (string, er
 	if err != nil {
 		return "", named(id, err)
 	}
-	if !d.open() {
-		return "", &NotNowError{ID: id, Reason: "it is over, there is nothing to " + string(s.Action)}
+	if !d.open() && s.Key == "" { // with a key, the first answer is still there
+		return "", over(id, s)
 	}
 	var args []any
 	if s.Action == SkipNode || s.Action == RetryNow {
@@ -51,19 +51,32 @@ func (t *Temporal) Steer(ctx context.Context, id string, s Steering) (string, er
 	if s.Action != RetryNow {
 		return said, err
 	}
-	// The nodes of an upgrade wait in workflows of their own.
 	answers := []string{said}
-	for _, child := range d.PendingChildren {
-		if s.Node != "" && child.GetWorkflowId() != id+"/"+s.Node {
-			continue
-		}
-		said, childErr := t.update(ctx, child.GetWorkflowId(), s, args)
+	for _, node := range d.waiting(s.Node) {
+		said, childErr := t.update(ctx, node, s, args)
 		answers, err = append(answers, said), errors.Join(err, childErr)
 	}
 	if text := strings.TrimPrefix(strings.Join(answers, "\n"), "\n"); strings.TrimSpace(text) != "" {
 		return strings.TrimSpace(text), nil
 	}
 	return "", firstOf(err)
+}
+
+// waiting are the workflows in which the nodes of an upgrade wait; a node that is
+// named may have ended since it was last asked.
+func (d *description) waiting(node string) (ids []string) {
+	if node != "" && d.info().GetType().GetName() == string(workflows.KindUpgrade) {
+		return []string{d.info().GetExecution().GetWorkflowId() + "/" + node}
+	}
+	for _, child := range d.PendingChildren {
+		ids = append(ids, child.GetWorkflowId())
+	}
+	return ids
+}
+
+// over is the answer of an operation that has ended.
+func over(id string, s Steering) error {
+	return &NotNowError{ID: id, Reason: "it is over, there is nothing to " + string(s.Action)}
 }
 
 // firstOf is the first of joined errors: of many that say the same, one is enough.
@@ -87,15 +100,15 @@ func (t *Temporal) update(ctx context.Context, workflow string, s Steering, args
 	}
 	var (
 		refused *temporal.ApplicationError
-		over    *serviceerror.NotFound
+		missing *serviceerror.NotFound
 	)
 	switch {
 	case err == nil:
 		return said, nil
 	case errors.As(err, &refused):
 		return "", &NotNowError{ID: workflow, Reason: refused.Message()}
-	case errors.As(err, &over):
-		return "", &NotNowError{ID: workflow, Reason: "it is over, there is nothing to " + string(s.Action)}
+	case errors.As(err, &missing):
+		return "", over(workflow, s)
 	case ctx.Err() == nil && bounded.Err() != nil:
 		return "", fmt.Errorf("no worker has answered within %s: whether %s takes the %s is not known; `ebb status %s` shows it once a worker runs",
 			steerTimeout, workflow, s.Action, workflow)

@@ -109,6 +109,20 @@ func (t *Temporal) Get(ctx context.Context, id string) (Operation, error) {
 	return op, nil
 }
 
+// Request is what an operation was asked to do, in one call to the engine. The
+// error of an unknown ID is an *UnknownError.
+func (t *Temporal) Request(ctx context.Context, id string) (Request, error) {
+	d, err := t.describe(ctx, id)
+	if err != nil {
+		return Request{}, named(id, err)
+	}
+	op := summary(d.info())
+	if op.Cluster == "" { // started by something else than Start: only it can tell
+		op, err = t.Get(ctx, id)
+	}
+	return op.Request, err
+}
+
 // describe is a bounded call, so that it fails while the engine is away.
 func (t *Temporal) describe(ctx context.Context, id string) (*description, error) {
 	bounded, cancel := context.WithTimeout(ctx, callTimeout)

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
 
 	"ebb/internal/drain"
+	"ebb/internal/engine"
 	"ebb/workflows"
 )
 
@@ -106,6 +108,27 @@ func TestTerminatedIsNotRolledBack(t *testing.T) {
 	require.Equal(t, Terminated, op.State)
 	require.False(t, op.RolledBack)
 	require.Contains(t, op.Message, "(enough); nothing was taken back")
+}
+
+// Also without a worker, and of one that was started by hand, whose memo is empty.
+func TestRequestOfAnOperation(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.run(drainOf("asked", "hangs"))
+	r, err := l.ops.Request(t.Context(), "asked")
+	require.NoError(t, err)
+	require.Equal(t, drainOf("asked", "hangs"), r)
+	var unknown *UnknownError
+	_, err = l.ops.Request(t.Context(), "nobody")
+	require.ErrorAs(t, err, &unknown)
+
+	l.worker()
+	_, err = l.client.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "by-hand", TaskQueue: engine.TaskQueue},
+		string(workflows.KindDrain), workflows.DrainInput{Cluster: "prod", Nodes: []string{"hangs"}})
+	require.NoError(t, err)
+	r, err = l.ops.Request(t.Context(), "by-hand")
+	require.NoError(t, err)
+	require.Equal(t, "prod", r.Cluster)
 }
 
 func TestUnknownOperation(t *testing.T) {
