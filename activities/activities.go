@@ -16,7 +16,6 @@ import (
 
 // Labels and annotations that Ebb reads and writes on nodes.
 const (
-	annotationCordonedBy  = "ebb/cordoned-by"    // operation ID; the cordon is that operation's own
 	annotationNodeVersion = "ebb/node-version"   // the version an upgrade finished on this node
 	labelManualUpgrade    = "ebb/manual-upgrade" // "true": the node is upgraded by hand and left out
 	labelControlPlane     = "node-role.kubernetes.io/control-plane"

@@ -69,7 +69,7 @@ func cordonedBy(operation string) func(*core.Node) {
 	return func(n *core.Node) {
 		n.Spec.Unschedulable = true
 		if operation != "" {
-			n.Annotations[annotationCordonedBy] = operation
+			n.Annotations[clusterstate.CordonedBy] = operation
 		}
 	}
 }

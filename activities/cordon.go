@@ -38,12 +38,12 @@ func (a *Activities) Cordon(ctx context.Context, in NodeInput) (CordonResult, er
 	result := CordonResult{}
 	_, err = editNode(ctx, c, in.Node, func(n *core.Node) map[string]any {
 		if n.Spec.Unschedulable {
-			result.Ours = n.Annotations[annotationCordonedBy] == in.Operation
+			result.Ours = n.Annotations[clusterstate.CordonedBy] == in.Operation
 			return nil
 		}
 		result.Ours = true
 		return map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{annotationCordonedBy: in.Operation}},
+			"metadata": map[string]any{"annotations": map[string]any{clusterstate.CordonedBy: in.Operation}},
 			"spec":     map[string]any{"unschedulable": true},
 		}
 	})
@@ -74,11 +74,11 @@ func (a *Activities) Uncordon(ctx context.Context, in NodeInput) (UncordonResult
 
 func uncordon(ctx context.Context, c *cluster.Cluster, node, operation string) (bool, error) {
 	done, err := editNode(ctx, c, node, func(n *core.Node) map[string]any {
-		if n.Annotations[annotationCordonedBy] != operation || !n.Spec.Unschedulable {
+		if n.Annotations[clusterstate.CordonedBy] != operation || !n.Spec.Unschedulable {
 			return nil
 		}
 		return map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{annotationCordonedBy: nil}},
+			"metadata": map[string]any{"annotations": map[string]any{clusterstate.CordonedBy: nil}},
 			"spec":     map[string]any{"unschedulable": nil},
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb/internal/cluster"
+	"ebb/internal/clusterstate"
 	"ebb/internal/config"
 	"ebb/internal/infra"
 	"ebb/internal/plan"
@@ -120,7 +121,7 @@ func planNode(n *core.Node) plan.Node {
 	node := plan.Node{
 		Name: n.Name, UID: string(n.UID), Role: plan.Worker,
 		Version: n.Status.NodeInfo.KubeletVersion, Recorded: n.Annotations[annotationNodeVersion],
-		Ready: nodeReady(n), Unschedulable: n.Spec.Unschedulable, CordonedBy: n.Annotations[annotationCordonedBy],
+		Ready: nodeReady(n), Unschedulable: n.Spec.Unschedulable, CordonedBy: n.Annotations[clusterstate.CordonedBy],
 		Manual:    n.Labels[labelManualUpgrade] == "true",
 		MachineID: n.Status.NodeInfo.MachineID, ProviderID: n.Spec.ProviderID, Created: n.CreationTimestamp.Time,
 	}

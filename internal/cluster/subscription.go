@@ -44,18 +44,12 @@ func (s *Subscription) wake() {
 	}
 }
 
-// wake tells those whom a change concerns; a nil obj stands for many objects.
-func (w *Watch) wake(m *mirror, obj any) {
-	node := ""
-	if m.node != nil && obj != nil {
-		if node = m.node(obj); node == "" {
-			return // a pod that is not bound yet concerns no node
-		}
-	}
+// wake tells those whom a change of something on a node concerns.
+func (w *Watch) wake(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for s := range w.subscribers {
-		if node == "" || s.node == node {
+		if s.node == node {
 			s.wake()
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 // trim drops what no decision needs before an object is kept: a cluster's pods
 // are most of the memory of a worker.
-func trim(obj any) any {
+func trim(obj any) {
 	if o, err := meta.Accessor(obj); err == nil {
 		o.SetManagedFields(nil)
 	}
@@ -23,7 +23,6 @@ func trim(obj any) any {
 	case *apps.DaemonSet: // only its existence counts
 		o.Spec, o.Status, o.Annotations = apps.DaemonSetSpec{}, apps.DaemonSetStatus{}, nil
 	}
-	return obj
 }
 
 // trimPod keeps identity, ownership, volumes, placement and requests.

@@ -13,8 +13,16 @@ import (
 	core "k8s.io/api/core/v1"
 	policy "k8s.io/api/policy/v1"
 	storage "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
+
+	"ebb/internal/mirror"
+)
+
+const (
+	byNode      = "node"      // index of what belongs to a node
+	byNamespace = "namespace" // index of what is in a namespace
 )
 
 // syncTimeout bounds the first list of all kinds for callers that set no limit;
@@ -29,7 +37,13 @@ type Watch struct {
 	// Ledger counts the evictions that all drains of this process have under way.
 	Ledger *Ledger
 
-	pods, budgets, nodes, namespaces, daemonSets, claims, attachments *mirror
+	pods        *mirror.Mirror[core.Pod]
+	budgets     *mirror.Mirror[policy.PodDisruptionBudget]
+	nodes       *mirror.Mirror[core.Node]
+	namespaces  *mirror.Mirror[core.Namespace]
+	daemonSets  *mirror.Mirror[apps.DaemonSet]
+	claims      *mirror.Mirror[core.PersistentVolumeClaim]
+	attachments *mirror.Mirror[storage.VolumeAttachment]
 
 	ended  <-chan struct{}
 	cancel context.CancelFunc
@@ -45,42 +59,61 @@ func startWatch(client kubernetes.Interface, log *zap.Logger, retired bool) *Wat
 	pods, budgets, nodes := client.CoreV1().Pods(""), client.PolicyV1().PodDisruptionBudgets(""), client.CoreV1().Nodes()
 	namespaces, daemonSets := client.CoreV1().Namespaces(), client.AppsV1().DaemonSets("")
 	claims, attachments := client.CoreV1().PersistentVolumeClaims(""), client.StorageV1().VolumeAttachments()
-	w := &Watch{
-		pods:        mirrorOf(client, "pods", &core.Pod{}, nodeOf, pods.List, pods.Watch),
-		budgets:     mirrorOf(client, "poddisruptionbudgets", &policy.PodDisruptionBudget{}, nil, budgets.List, budgets.Watch),
-		nodes:       mirrorOf(client, "nodes", &core.Node{}, nodeOf, nodes.List, nodes.Watch),
-		namespaces:  mirrorOf(client, "namespaces", &core.Namespace{}, nil, namespaces.List, namespaces.Watch),
-		daemonSets:  mirrorOf(client, "daemonsets", &apps.DaemonSet{}, nil, daemonSets.List, daemonSets.Watch),
-		claims:      mirrorOf(client, "persistentvolumeclaims", &core.PersistentVolumeClaim{}, nil, claims.List, claims.Watch),
-		attachments: mirrorOf(client, "volumeattachments", &storage.VolumeAttachment{}, nodeOf, attachments.List, attachments.Watch),
-		ended:       ctx.Done(),
-		cancel:      cancel,
-		retired:     retired,
-		log:         log,
-		subscribers: map[*Subscription]struct{}{},
-	}
+	w := &Watch{ended: ctx.Done(), cancel: cancel, retired: retired, log: log, subscribers: map[*Subscription]struct{}{}}
+	w.pods = mirror.New(client, watched(w, "pods", func(p *core.Pod) string { return p.Spec.NodeName }), pods.List, pods.Watch)
+	w.budgets = mirror.New(client, watched[policy.PodDisruptionBudget](w, "poddisruptionbudgets", nil), budgets.List, budgets.Watch)
+	w.nodes = mirror.New(client, watched(w, "nodes", func(n *core.Node) string { return n.Name }), nodes.List, nodes.Watch)
+	w.namespaces = mirror.New(client, watched[core.Namespace](w, "namespaces", nil), namespaces.List, namespaces.Watch)
+	w.daemonSets = mirror.New(client, watched[apps.DaemonSet](w, "daemonsets", nil), daemonSets.List, daemonSets.Watch)
+	w.claims = mirror.New(client, watched[core.PersistentVolumeClaim](w, "persistentvolumeclaims", nil), claims.List, claims.Watch)
+	w.attachments = mirror.New(client, watched(w, "volumeattachments", func(a *storage.VolumeAttachment) string { return a.Spec.NodeName }),
+		attachments.List, attachments.Watch)
 	w.Ledger = newLedger(w.leaving, w.wakeAll)
-	for _, m := range w.mirrors() {
-		m.changed = w.wake
-		go m.reflector.RunWithContext(ctx)
+	for _, k := range w.kinds() {
+		go k.Run(ctx)
 	}
 	return w
 }
 
-func (w *Watch) mirrors() []*mirror {
-	return []*mirror{w.pods, w.budgets, w.nodes, w.namespaces, w.daemonSets, w.claims, w.attachments}
+// watched are the options of a mirror whose changes wake the subscribers of the node
+// that an object belongs to; without node, all of them.
+func watched[T any](w *Watch, name string, node func(*T) string) mirror.Options[T] {
+	o := mirror.Options[T]{
+		Name: name, Trim: func(object *T) { trim(object) },
+		Indexers: map[string]func(*T) []string{byNamespace: func(object *T) []string { return []string{namespaceOf(object)} }},
+		Changed:  func(*T) { w.wakeAll() },
+	}
+	if node != nil {
+		o.Indexers[byNode] = func(object *T) []string { return []string{node(object)} }
+		o.Changed = func(object *T) {
+			if object == nil {
+				w.wakeAll()
+			} else if name := node(object); name != "" { // a pod that is not bound yet concerns no node
+				w.wake(name)
+			}
+		}
+	}
+	return o
 }
 
-func nodeOf(obj any) string {
-	switch o := obj.(type) {
-	case *core.Pod:
-		return o.Spec.NodeName
-	case *core.Node:
-		return o.Name
-	case *storage.VolumeAttachment:
-		return o.Spec.NodeName
+func namespaceOf(object any) string {
+	o, err := meta.Accessor(object)
+	if err != nil {
+		return ""
 	}
-	return ""
+	return o.GetNamespace()
+}
+
+// kind is what mirrors of all kinds have in common.
+type kind interface {
+	Name() string
+	Run(ctx context.Context)
+	Synced() <-chan struct{}
+	Failure() error
+}
+
+func (w *Watch) kinds() []kind {
+	return []kind{w.pods, w.budgets, w.nodes, w.namespaces, w.daemonSets, w.claims, w.attachments}
 }
 
 func (w *Watch) waitSynced(ctx context.Context) error {
@@ -89,9 +122,9 @@ func (w *Watch) waitSynced(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(ctx, syncTimeout)
 		defer cancel()
 	}
-	for _, m := range w.mirrors() {
+	for _, m := range w.kinds() {
 		select {
-		case <-m.synced:
+		case <-m.Synced():
 		case <-ctx.Done():
 			return w.unsynced(ctx)
 		}
@@ -103,13 +136,15 @@ func (w *Watch) waitSynced(ctx context.Context) error {
 func (w *Watch) unsynced(ctx context.Context) error {
 	var missing []string
 	var cause error
-	for _, m := range w.mirrors() {
-		if m.hasSynced() {
+	for _, m := range w.kinds() {
+		select {
+		case <-m.Synced():
 			continue
+		default:
 		}
-		missing = append(missing, m.name)
+		missing = append(missing, m.Name())
 		if cause == nil { // one is enough: they mostly have the same reason
-			cause = m.failure()
+			cause = m.Failure()
 		}
 	}
 	if cause == nil {
@@ -120,51 +155,51 @@ func (w *Watch) unsynced(ctx context.Context) error {
 }
 
 // Node is the node of that name; nil when there is none.
-func (w *Watch) Node(name string) *core.Node { return named[core.Node](w.nodes, name) }
+func (w *Watch) Node(name string) *core.Node { return w.nodes.Get(name) }
 
 // Nodes are all nodes, in no order.
-func (w *Watch) Nodes() []*core.Node { return typed[core.Node](w.nodes.objects.List()) }
+func (w *Watch) Nodes() []*core.Node { return w.nodes.All() }
 
 // Pod is the pod of that name; nil when there is none.
 func (w *Watch) Pod(namespace, name string) *core.Pod {
-	return named[core.Pod](w.pods, namespace+"/"+name)
+	return w.pods.Get(namespace + "/" + name)
 }
 
 // PodsOn are the pods bound to a node, in no order.
-func (w *Watch) PodsOn(node string) []*core.Pod { return indexed[core.Pod](w.pods, byNode, node) }
+func (w *Watch) PodsOn(node string) []*core.Pod { return w.pods.By(byNode, node) }
 
 // PodsMatching are the pods of a namespace with those labels, in no order.
 func (w *Watch) PodsMatching(namespace string, selector labels.Selector) []*core.Pod {
-	return slices.DeleteFunc(indexed[core.Pod](w.pods, byNamespace, namespace), func(p *core.Pod) bool {
+	return slices.DeleteFunc(w.pods.By(byNamespace, namespace), func(p *core.Pod) bool {
 		return !selector.Matches(labels.Set(p.Labels))
 	})
 }
 
 // Budgets are the PodDisruptionBudgets of a namespace, in no order.
 func (w *Watch) Budgets(namespace string) []*policy.PodDisruptionBudget {
-	return indexed[policy.PodDisruptionBudget](w.budgets, byNamespace, namespace)
+	return w.budgets.By(byNamespace, namespace)
 }
 
 // NamespaceTerminating tells whether a namespace is being deleted.
 func (w *Watch) NamespaceTerminating(name string) bool {
-	ns := named[core.Namespace](w.namespaces, name)
+	ns := w.namespaces.Get(name)
 	return ns != nil && (ns.DeletionTimestamp != nil || ns.Status.Phase == core.NamespaceTerminating)
 }
 
 // DaemonSetExists tells whether there is such a DaemonSet.
 func (w *Watch) DaemonSetExists(namespace, name string) bool {
-	return named[apps.DaemonSet](w.daemonSets, namespace+"/"+name) != nil
+	return w.daemonSets.Get(namespace+"/"+name) != nil
 }
 
 // Attachments are the volumes attached to a node, or on their way, in no order.
 func (w *Watch) Attachments(node string) []*storage.VolumeAttachment {
-	return indexed[storage.VolumeAttachment](w.attachments, byNode, node)
+	return w.attachments.By(byNode, node)
 }
 
 // ClaimedVolume is the name of the PersistentVolume bound to a claim; "" when
 // the claim is unknown or unbound.
 func (w *Watch) ClaimedVolume(namespace, claim string) string {
-	pvc := named[core.PersistentVolumeClaim](w.claims, namespace+"/"+claim)
+	pvc := w.claims.Get(namespace + "/" + claim)
 	if pvc == nil {
 		return ""
 	}

@@ -29,6 +29,10 @@ const (
 	Namespace = "ebb-system"
 	LeaseName = "cluster"
 
+	// CordonedBy is the annotation of a node that an operation has cordoned; its value
+	// is the operation's ID.
+	CordonedBy = "ebb/cordoned-by"
+
 	annotationState   = "ebb/state"
 	annotationFrom    = "ebb/previous-state" // the state a rollback goes back to
 	annotationTarget  = "ebb/upgrade-target"

@@ -1,0 +1,147 @@
+package endpoints
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	configendpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	xdscache "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/client-go/kubernetes"
+)
+
+// maxNames bounds the services that one client may ask for, and so the memory that it
+// costs.
+const maxNames = 10_000
+
+// Server tells clients about the endpoints of services. A service costs something
+// only while somebody asks for it.
+type Server struct {
+	log    *zap.Logger
+	caches map[string]*xdscache.LinearCache // by type of resource
+
+	mu       sync.Mutex
+	sources  map[string]*source // by cluster
+	wanted   map[string]*wanted // by name of the resources
+	sessions map[streamID]*session
+
+	refusals atomic.Int64
+}
+
+// wanted is a service that somebody asks for.
+type wanted struct {
+	name  Name
+	users int
+	last  *configendpoint.ClusterLoadAssignment // what they were told; nil = nothing yet
+}
+
+// NewServer is a server that knows no cluster yet.
+func NewServer(log *zap.Logger) *Server {
+	s := &Server{
+		log: log, caches: map[string]*xdscache.LinearCache{},
+		sources: map[string]*source{}, wanted: map[string]*wanted{}, sessions: map[streamID]*session{},
+	}
+	// A version is this process's own: a client that comes from another gateway is told
+	// everything once.
+	prefix := fmt.Sprintf("%x-", time.Now().UnixNano())
+	for _, kind := range served {
+		s.caches[kind] = xdscache.NewLinearCache(kind, xdscache.WithVersionPrefix(prefix), xdscache.WithLogger(log.Sugar()))
+	}
+	return s
+}
+
+// Add makes a cluster known. Its services are told about while the function runs that
+// is returned; what clients were told stays after that.
+func (s *Server) Add(cluster string, api kubernetes.Interface) (follow func(context.Context)) {
+	from := newSource(api)
+	s.mu.Lock()
+	s.sources[cluster] = from
+	s.mu.Unlock()
+	return func(ctx context.Context) {
+		from.run(ctx, s.log.With(zap.String("cluster", cluster)), func(services []string) { s.publish(cluster, services) })
+	}
+}
+
+// Refusals is how many updates clients have refused (NACK) so far.
+func (s *Server) Refusals() int64 { return s.refusals.Load() }
+
+// Known reports whether all services of a cluster have been seen.
+func (s *Server) Known(cluster string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from := s.sources[cluster]
+	return from != nil && from.known()
+}
+
+// publish tells about those services of a cluster that somebody asks for, nil = all.
+func (s *Server) publish(cluster string, services []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell(func(w *wanted) bool {
+		return w.name.Cluster == cluster && (services == nil || slices.Contains(services, w.name.Namespace+"/"+w.name.Service))
+	})
+}
+
+// tell tells what is new about the services that are chosen. The caller holds mu.
+func (s *Server) tell(chosen func(*wanted) bool) {
+	news := map[string]types.Resource{}
+	for text, w := range s.wanted {
+		from := s.sources[w.name.Cluster]
+		if !chosen(w) || from == nil || !from.known() {
+			continue
+		}
+		transport, endpoints := from.decide(w.name)
+		if now := assignment(text, transport, endpoints); !proto.Equal(now, w.last) {
+			w.last, news[text] = now, now
+		}
+	}
+	s.update(resource.EndpointType, news, nil)
+}
+
+// update changes what clients are told. The caller holds mu.
+func (s *Server) update(kind string, news map[string]types.Resource, gone []string) {
+	if len(news)+len(gone) == 0 {
+		return
+	}
+	if err := s.caches[kind].UpdateResources(news, gone); err != nil {
+		s.log.Error("clients were not told", zap.String("type", kind), zap.Error(err))
+	}
+}
+
+// want takes a service in. The caller holds mu.
+func (s *Server) want(text string, name Name) error {
+	if w := s.wanted[text]; w != nil {
+		w.users++
+		return nil
+	}
+	resources, err := way(text)
+	if err != nil {
+		return err
+	}
+	w := &wanted{name: name, users: 1}
+	s.wanted[text] = w
+	for kind, one := range resources {
+		s.update(kind, map[string]types.Resource{text: one}, nil)
+	}
+	s.tell(func(other *wanted) bool { return other == w })
+	return nil
+}
+
+// leave drops a service that nobody asks for any more. The caller holds mu.
+func (s *Server) leave(text string) {
+	w := s.wanted[text]
+	if w.users--; w.users > 0 {
+		return
+	}
+	delete(s.wanted, text)
+	for _, kind := range served {
+		s.update(kind, nil, []string{text})
+	}
+}
