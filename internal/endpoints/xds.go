@@ -72,6 +72,13 @@ func (s *Server) Add(cluster string, api kubernetes.Interface) (follow func(cont
 // Refusals is how many updates clients have refused (NACK) so far.
 func (s *Server) Refusals() int64 { return s.refusals.Load() }
 
+// Asked is how many services clients ask for now.
+func (s *Server) Asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.wanted)
+}
+
 // Known reports whether all services of a cluster have been seen.
 func (s *Server) Known(cluster string) bool {
 	s.mu.Lock()
