@@ -125,7 +125,8 @@ func (s *Server) admit(own *session, text string) error {
 	if len(own.names) >= maxNames {
 		return grpcstatus.Errorf(codes.ResourceExhausted, "one stream may ask for %d services", maxNames)
 	}
-	if s.sources[name.Cluster] == nil {
+	if err := s.follow(name.Cluster); err != nil {
+		s.log.Warn("a client asks for services of a cluster that cannot be followed", zap.String("cluster", name.Cluster), zap.Error(err))
 		return grpcstatus.Errorf(codes.NotFound, "there is no cluster %q here", name.Cluster)
 	}
 	if err := s.want(text, name); err != nil {

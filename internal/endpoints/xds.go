@@ -21,11 +21,25 @@ import (
 // costs.
 const maxNames = 10_000
 
-// Server tells clients about the endpoints of services. A service costs something
+// Options of a server.
+type Options struct {
+	// Client is the API of a cluster. Its error, that there is none of that name or that
+	// it cannot be talked to, is logged and not told to clients.
+	Client func(ctx context.Context, cluster string) (kubernetes.Interface, error)
+	Log    *zap.Logger
+}
+
+// Server tells clients about the endpoints of services. A cluster is followed from the
+// first time that somebody asks for one of its services; a service costs something
 // only while somebody asks for it.
 type Server struct {
+	o      Options
 	log    *zap.Logger
 	caches map[string]*xdscache.LinearCache // by type of resource
+
+	following context.Context // ends with Close
+	end       context.CancelFunc
+	going     sync.WaitGroup
 
 	mu       sync.Mutex
 	sources  map[string]*source // by cluster
@@ -42,31 +56,43 @@ type wanted struct {
 	last  *configendpoint.ClusterLoadAssignment // what they were told; nil = nothing yet
 }
 
-// NewServer is a server that knows no cluster yet.
-func NewServer(log *zap.Logger) *Server {
+// NewServer is a server that follows no cluster yet. Close ends what it does.
+func NewServer(o Options) *Server {
 	s := &Server{
-		log: log, caches: map[string]*xdscache.LinearCache{},
+		o: o, log: o.Log, caches: map[string]*xdscache.LinearCache{},
 		sources: map[string]*source{}, wanted: map[string]*wanted{}, sessions: map[streamID]*session{},
 	}
 	// A version is this process's own: a client that comes from another gateway is told
 	// everything once.
 	prefix := fmt.Sprintf("%x-", time.Now().UnixNano())
 	for _, kind := range served {
-		s.caches[kind] = xdscache.NewLinearCache(kind, xdscache.WithVersionPrefix(prefix), xdscache.WithLogger(log.Sugar()))
+		s.caches[kind] = xdscache.NewLinearCache(kind, xdscache.WithVersionPrefix(prefix), xdscache.WithLogger(s.log.Sugar()))
 	}
+	s.following, s.end = context.WithCancel(context.Background())
 	return s
 }
 
-// Add makes a cluster known. Its services are told about while the function runs that
-// is returned; what clients were told stays after that.
-func (s *Server) Add(cluster string, api kubernetes.Interface) (follow func(context.Context)) {
-	from := newSource(api)
-	s.mu.Lock()
-	s.sources[cluster] = from
-	s.mu.Unlock()
-	return func(ctx context.Context) {
-		from.run(ctx, s.log.With(zap.String("cluster", cluster)), func(services []string) { s.publish(cluster, services) })
+// Close ends the watches of all clusters. What clients were told stays.
+func (s *Server) Close() {
+	s.end()
+	s.going.Wait()
+}
+
+// follow makes sure that a cluster is followed. The caller holds mu.
+func (s *Server) follow(cluster string) error {
+	if s.sources[cluster] != nil {
+		return nil
 	}
+	api, err := s.o.Client(s.following, cluster)
+	if err != nil {
+		return err
+	}
+	from, log := newSource(api), s.log.With(zap.String("cluster", cluster))
+	s.sources[cluster] = from
+	s.going.Go(func() {
+		from.run(s.following, log, func(services []string) { s.publish(cluster, services) })
+	})
+	return nil
 }
 
 // Refusals is how many updates clients have refused (NACK) so far.
@@ -77,14 +103,6 @@ func (s *Server) Asked() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.wanted)
-}
-
-// Known reports whether all services of a cluster have been seen.
-func (s *Server) Known(cluster string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	from := s.sources[cluster]
-	return from != nil && from.known()
 }
 
 // publish tells about those services of a cluster that somebody asks for, nil = all.

@@ -6,6 +6,7 @@ package endpoints
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -26,6 +27,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
 
 	"ebb/internal/endpoints"
 	"ebb/internal/sandbox"
@@ -57,20 +59,22 @@ func run(m *testing.M) int {
 // serve is an endpoint server for the sandbox, as cluster "prod", and its address.
 func serve(t *testing.T) (*endpoints.Server, string) {
 	t.Helper()
-	s := endpoints.NewServer(zap.NewNop())
-	follow := s.Add("prod", shared.Client())
-	ctx, cancel := context.WithCancel(t.Context())
-	var going sync.WaitGroup
-	going.Go(func() { follow(ctx) })
+	s := endpoints.NewServer(endpoints.Options{Log: zap.NewNop(), Client: func(_ context.Context, cluster string) (kubernetes.Interface, error) {
+		if cluster != "prod" {
+			return nil, errors.New("no such cluster")
+		}
+		return shared.Client(), nil
+	}})
 	server := grpc.NewServer(grpc.ChainStreamInterceptor(scoped))
-	s.Register(ctx, server)
+	s.Register(t.Context(), server)
+	var going sync.WaitGroup
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	going.Go(func() { _ = server.Serve(l) }) // ends with Stop
 	t.Cleanup(func() {
-		cancel()
 		server.Stop()
 		going.Wait()
+		s.Close()
 		require.Zero(t, s.Refusals(), "a client has refused an update")
 		require.Zero(t, s.Asked(), "nobody asks any more")
 	})
