@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"ebb/internal/api"
 	"ebb/internal/cluster"
@@ -31,6 +32,10 @@ func (c *command) serve(ctx context.Context) error {
 	defer client.Close()
 	registry := cluster.NewRegistry(c.file, c.log)
 	defer registry.Close()
+	xds, err := c.openEndpoints(ctx, auth, registry)
+	if err != nil {
+		return err
+	}
 	listener, err := c.open(ctx)
 	if err != nil {
 		return err
@@ -41,7 +46,13 @@ func (c *command) serve(ctx context.Context) error {
 		PerSecond: c.settings.RateLimit.PerSecond, Burst: c.settings.RateLimit.Burst, MaxStreams: c.settings.MaxStreams,
 	})
 	c.log.Info("serving", zap.Stringer("address", listener.Addr()), zap.Bool("tls", c.settings.TLS.CertificateFile != ""), zap.String("version", version))
-	return server.Run(ctx, listener)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return server.Run(ctx, listener) })
+	if xds != nil {
+		c.log.Info("serving endpoints over xDS", zap.Stringer("address", xds.listener.Addr()))
+		group.Go(func() error { return xds.run(ctx, c.settings.GracePeriod.D()) })
+	}
+	return group.Wait()
 }
 
 // clusters are the names of those that are configured now.

@@ -19,15 +19,23 @@ func checkSettings(g config.Gateway, path string) error {
 		faults = append(faults, fmt.Errorf("nobody could prove who they are: set gateway.tokensFile or gateway.oidc in %s. "+
 			"`ebb-gateway token --name NAME --role operator --clusters CLUSTER` makes a token and the line for the tokens file", path))
 	}
-	host, _, err := net.SplitHostPort(g.Listen)
-	switch {
-	case err != nil:
-		faults = append(faults, fmt.Errorf("listen on %q: want host:port, such as 127.0.0.1:8470", g.Listen))
-	case !config.Loopback(host) && g.TLS.CertificateFile == "":
-		faults = append(faults, fmt.Errorf("listening on %s without TLS would send tokens in the clear: set gateway.tls in %s, "+
-			"or listen on 127.0.0.1 behind a proxy that has TLS", g.Listen, path))
+	faults = append(faults, checkListen(g.Listen, g.TLS, path))
+	if g.Endpoints.Listen != "" {
+		faults = append(faults, checkListen(g.Endpoints.Listen, g.TLS, path))
 	}
 	return errors.Join(faults...)
+}
+
+func checkListen(address string, tls config.TLS, path string) error {
+	host, _, err := net.SplitHostPort(address)
+	switch {
+	case err != nil:
+		return fmt.Errorf("listen on %q: want host:port, such as 127.0.0.1:8470", address)
+	case !config.Loopback(host) && tls.CertificateFile == "":
+		return fmt.Errorf("listening on %s without TLS would send tokens in the clear: set gateway.tls in %s, "+
+			"or listen on 127.0.0.1 behind a proxy that has TLS", address, path)
+	}
+	return nil
 }
 
 // authenticators are those that are configured.

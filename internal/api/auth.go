@@ -56,8 +56,8 @@ const (
 // String names the principal in logs, and its requests are counted by it.
 func (p *Principal) String() string { return p.Source + ":" + p.Name }
 
-// may reports whether the principal has a role on a cluster.
-func (p *Principal) may(least Role, cluster string) bool {
+// May reports whether the principal has a role on a cluster.
+func (p *Principal) May(least Role, cluster string) bool {
 	return slices.ContainsFunc(p.Grants, func(g Grant) bool {
 		return g.Role.covers(least) && (g.everywhere() || slices.Contains(g.Clusters, cluster))
 	})
@@ -98,7 +98,16 @@ type Authenticator interface {
 }
 
 // TokenError is why a token is not accepted, in words that give nothing away.
-type TokenError struct{ Reason string }
+type TokenError struct {
+	Reason string
+	kind   string // the error of the challenge; "" = there was no token
+}
+
+// Errors of a challenge (RFC 6750, section 3.1).
+const (
+	invalidRequest = "invalid_request"
+	invalidToken   = "invalid_token"
+)
 
 func (e *TokenError) Error() string { return e.Reason }
 
@@ -123,42 +132,56 @@ func (a Authenticators) Authenticate(ctx context.Context, token string) (*Princi
 // groups have some thousands.
 const maxToken = 16 << 10
 
-// authenticate finds out who sent a request.
-func authenticate(r *http.Request, by Authenticator) (*Principal, error) {
-	values := r.Header.Values("Authorization")
+// Identify finds out who sends a request with those Authorization headers. A
+// *TokenError says what is wrong with them, in words for the sender; any other error,
+// that it cannot be found out now.
+func Identify(ctx context.Context, headers []string, by Authenticator) (*Principal, error) {
 	switch {
-	case len(values) == 0:
-		return nil, unauthenticated("", "send a token: Authorization: Bearer …")
-	case len(values) > 1:
-		return nil, unauthenticated("invalid_request", "there is more than one Authorization header")
+	case len(headers) == 0:
+		return nil, &TokenError{Reason: "send a token: Authorization: Bearer …"}
+	case len(headers) > 1:
+		return nil, &TokenError{kind: invalidRequest, Reason: "there is more than one Authorization header"}
 	}
-	scheme, token, _ := strings.Cut(values[0], " ")
+	scheme, token, _ := strings.Cut(headers[0], " ")
 	token = strings.TrimSpace(token)
 	switch {
 	case !strings.EqualFold(scheme, "Bearer") || token == "":
-		return nil, unauthenticated("invalid_request", "the Authorization header must be: Bearer, a space, and the token")
+		return nil, &TokenError{kind: invalidRequest, Reason: "the Authorization header must be: Bearer, a space, and the token"}
 	case len(token) > maxToken:
-		return nil, unauthenticated("invalid_token", "the token is longer than %d bytes", maxToken)
+		return nil, &TokenError{kind: invalidToken, Reason: fmt.Sprintf("the token is longer than %d bytes", maxToken)}
 	}
-	p, err := by.Authenticate(r.Context(), token)
+	p, err := by.Authenticate(ctx, token)
 	var bad *TokenError
 	switch {
 	case errors.Is(err, errNotMine):
-		return nil, unauthenticated("invalid_token", "the token is not known here")
+		return nil, &TokenError{kind: invalidToken, Reason: "the token is not known here"}
 	case errors.As(err, &bad):
-		return nil, unauthenticated("invalid_token", "%s", bad.Reason)
+		return nil, &TokenError{kind: invalidToken, Reason: bad.Reason}
+	case err != nil:
+		return nil, fmt.Errorf("whether the token is valid cannot be found out now: %w", err)
+	}
+	return p, nil
+}
+
+// authenticate finds out who sent a request.
+func authenticate(r *http.Request, by Authenticator) (*Principal, error) {
+	p, err := Identify(r.Context(), r.Header.Values("Authorization"), by)
+	var bad *TokenError
+	switch {
+	case errors.As(err, &bad):
+		return nil, unauthenticated(bad)
 	case err != nil && r.Context().Err() == nil:
-		return nil, fail(http.StatusServiceUnavailable, CodeIssuerAway, "whether the token is valid cannot be found out now: %v", err).after(retryLater)
+		return nil, fail(http.StatusServiceUnavailable, CodeIssuerAway, "%v", err).after(retryLater)
 	}
 	return p, err
 }
 
-// unauthenticated is a 401; kind is the error of its challenge (RFC 6750).
-func unauthenticated(kind, format string, args ...any) *failure {
-	f := fail(http.StatusUnauthorized, CodeUnauthenticated, format, args...)
+// unauthenticated is a 401.
+func unauthenticated(bad *TokenError) *failure {
+	f := fail(http.StatusUnauthorized, CodeUnauthenticated, "%s", bad.Reason)
 	f.challenge = `Bearer realm="ebb"`
-	if kind != "" {
-		f.challenge += fmt.Sprintf(`, error=%q`, kind)
+	if bad.kind != "" {
+		f.challenge += fmt.Sprintf(`, error=%q`, bad.kind)
 	}
 	return f
 }

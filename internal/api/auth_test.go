@@ -179,10 +179,10 @@ func TestTokensFileFaults(t *testing.T) {
 
 func TestGrantsDoNotMix(t *testing.T) {
 	p := &Principal{Grants: []Grant{{Viewer, []string{"*"}}, {Operator, []string{"prod"}}, {Admin, nil}}}
-	require.True(t, p.may(Viewer, "dev"))
-	require.False(t, p.may(Operator, "dev"), "operator of prod and viewer of all is no operator of all")
-	require.True(t, p.may(Operator, "prod"))
-	require.False(t, p.may(Admin, "prod"))
+	require.True(t, p.May(Viewer, "dev"))
+	require.False(t, p.May(Operator, "dev"), "operator of prod and viewer of all is no operator of all")
+	require.True(t, p.May(Operator, "prod"))
+	require.False(t, p.May(Admin, "prod"))
 	require.False(t, p.has(Admin), "a role on no cluster is none")
 	require.False(t, p.hasEverywhere(Operator))
 	_, all := p.clusters()
@@ -190,5 +190,5 @@ func TestGrantsDoNotMix(t *testing.T) {
 	names, all := (&Principal{Grants: []Grant{{Viewer, []string{"b", "a"}}, {Admin, []string{"a"}}}}).clusters()
 	require.False(t, all)
 	require.Equal(t, []string{"a", "b"}, names)
-	require.False(t, (&Principal{Grants: []Grant{{Role("boss"), []string{"*"}}}}).may(Viewer, "prod"), "a role that is none")
+	require.False(t, (&Principal{Grants: []Grant{{Role("boss"), []string{"*"}}}}).May(Viewer, "prod"), "a role that is none")
 }

@@ -87,7 +87,7 @@ func (c *call) bound() {
 // whether there is such a cluster or not.
 func (c *call) allowed(least Role, cluster string) error {
 	c.cluster = cluster
-	if c.principal.may(least, cluster) {
+	if c.principal.May(least, cluster) {
 		return nil
 	}
 	return fail(http.StatusForbidden, CodeForbidden, "%s does not have the role %s on cluster %q", c.principal.Name, least, brief(cluster))

@@ -39,7 +39,7 @@ func (s *Server) submit(c *call) error {
 	op, started, err := s.o.Operations.Start(c.ctx(), r)
 	var conflict *ops.ConflictError
 	switch {
-	case errors.As(err, &conflict) && !c.principal.may(Viewer, conflict.Exists.Cluster):
+	case errors.As(err, &conflict) && !c.principal.May(Viewer, conflict.Exists.Cluster):
 		// That an ID is taken cannot be hidden from who would have it; by what, can.
 		return fail(http.StatusConflict, CodeConflict, "operation ID %q is taken, nothing was started: choose another one", r.ID)
 	case err != nil:
@@ -86,7 +86,7 @@ func (s *Server) subject(c *call, least Role) error {
 	if err != nil {
 		return err
 	}
-	if r.Cluster == "" || !c.principal.may(Viewer, r.Cluster) {
+	if r.Cluster == "" || !c.principal.May(Viewer, r.Cluster) {
 		return unknownOperation(c.operation)
 	}
 	return c.allowed(least, r.Cluster)

@@ -68,7 +68,7 @@ func (s *Server) listClusters(c *call) error {
 	if err != nil {
 		return err
 	}
-	visible := slices.DeleteFunc(slices.Clone(found), func(o forecast.Overview) bool { return !c.principal.may(Viewer, o.Cluster) })
+	visible := slices.DeleteFunc(slices.Clone(found), func(o forecast.Overview) bool { return !c.principal.May(Viewer, o.Cluster) })
 	return c.answer(http.StatusOK, clusterList{Clusters: append([]forecast.Overview{}, visible...)})
 }
 

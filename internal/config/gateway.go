@@ -19,6 +19,21 @@ type Gateway struct {
 	GracePeriod Duration  `yaml:"gracePeriod,omitempty"` // default 60s, from a SIGTERM to the end of the process
 	RateLimit   RateLimit `yaml:"rateLimit,omitempty"`
 	MaxStreams  int       `yaml:"maxStreams,omitempty"` // default 1000 event streams and waits at once
+	Endpoints   Endpoints `yaml:"endpoints,omitempty"`
+}
+
+// Endpoints says where Envoy and gRPC clients ask for the endpoints of services (xDS).
+// They need a token, as everybody, or a certificate.
+type Endpoints struct {
+	Listen       string           `yaml:"listen,omitempty"`       // default none: they are not served; another host than this one needs TLS
+	ClientCAFile string           `yaml:"clientCAFile,omitempty"` // PEM; a client may show a certificate that it has signed, in place of a token
+	Clients      []EndpointClient `yaml:"clients,omitempty"`
+}
+
+// EndpointClient says what a client that shows a certificate may ask for.
+type EndpointClient struct {
+	CommonName string   `yaml:"commonName"` // of the certificate's subject
+	Clusters   []string `yaml:"clusters"`   // names, or "*" for all
 }
 
 // TLS says with what the gateway proves who it is.
@@ -87,6 +102,35 @@ func (g *Gateway) check(k checker) {
 	limit.atLeast("perSecond", int64(g.RateLimit.PerSecond), 1)
 	limit.atLeast("burst", int64(g.RateLimit.Burst), 1)
 	k.atLeast("maxStreams", int64(g.MaxStreams), 1)
+	g.Endpoints.check(k.under("endpoints"), g.TLS)
+}
+
+func (e *Endpoints) check(k checker, tls TLS) {
+	if e.Listen == "" {
+		if e.ClientCAFile != "" || len(e.Clients) > 0 {
+			k.fault("listen", "is required: host:port, such as 127.0.0.1:8471 or :8471")
+		}
+		return
+	}
+	if _, port, err := net.SplitHostPort(e.Listen); err != nil || port == "" {
+		k.fault("listen", "must be host:port, such as 127.0.0.1:8471 or :8471")
+	}
+	if e.ClientCAFile != "" && tls.CertificateFile == "" {
+		k.fault("clientCAFile", "needs gateway.tls: clients show no certificate to a server that has none")
+	}
+	switch {
+	case e.ClientCAFile != "" && len(e.Clients) == 0:
+		k.fault("clients", "at least one is required with clientCAFile: without it no certificate may ask for anything")
+	case e.ClientCAFile == "" && len(e.Clients) > 0:
+		k.fault("clientCAFile", "is required with clients: who has signed their certificates")
+	}
+	for i, c := range e.Clients {
+		item := k.item("clients", i)
+		item.required("commonName", c.CommonName, "of the certificate's subject")
+		if len(c.Clusters) == 0 || slices.Contains(c.Clusters, "") {
+			item.fault("clusters", `must name clusters, or be ["*"] for all`)
+		}
+	}
 }
 
 func (o *OIDC) check(k checker) {

@@ -37,6 +37,9 @@ gateway:
   rateLimit: {perSecond: -1, burst: -1}
   maxStreams: -1
   port: 1
+  endpoints:
+    listen: localhost
+    clientCAFile: /ca.pem
 `)))
 	var fault *Error
 	require.ErrorAs(t, err, &fault)
@@ -58,8 +61,26 @@ gateway:
 		"line 15: gateway.rateLimit.perSecond: must be 1 or more, not -1",
 		"line 15: gateway.rateLimit.burst: must be 1 or more, not -1",
 		"line 16: gateway.maxStreams: must be 1 or more, not -1",
-		"line 17: gateway.port: unknown key; known here: listen, tls, tokensFile, oidc, gracePeriod, rateLimit, maxStreams",
+		"line 17: gateway.port: unknown key; known here: listen, tls, tokensFile, oidc, gracePeriod, rateLimit, maxStreams, endpoints",
+		"line 18: gateway.endpoints.clients: at least one is required with clientCAFile: without it no certificate may ask for anything",
+		"line 19: gateway.endpoints.listen: must be host:port, such as 127.0.0.1:8471 or :8471",
+		"line 20: gateway.endpoints.clientCAFile: needs gateway.tls: clients show no certificate to a server that has none",
 	}, texts)
+}
+
+func TestEndpointsFaults(t *testing.T) {
+	for text, fault := range map[string]string{
+		"{clientCAFile: /ca.pem}": "gateway.endpoints.listen: is required",
+		"{listen: ':8471', clients: [{commonName: a, clusters: [prod]}]}":            "gateway.endpoints.clientCAFile: is required with clients",
+		"{listen: ':8471', clientCAFile: /ca.pem, clients: [{clusters: [prod]}]}":    "gateway.endpoints.clients[0].commonName: is required",
+		"{listen: ':8471', clientCAFile: /ca.pem, clients: [{commonName: envoy}]}":   "gateway.endpoints.clients[0].clusters: must name clusters",
+		"{listen: ':8471', clientCAFile: ~other/ca, clients: [{commonName: envoy}]}": "gateway.endpoints.clientCAFile: ~user is not expanded",
+	} {
+		_, err := Load(write(t, "gateway: {tls: {certificateFile: /c, keyFile: /k}, endpoints: "+text+"}\n"))
+		require.ErrorContains(t, err, fault)
+	}
+	_, err := Load(write(t, "gateway: {endpoints: {listen: ':8471', clientCAFile: /ca.pem, clients: [{commonName: a, clusters: [prod]}]}}\n"))
+	require.ErrorContains(t, err, "gateway.endpoints.clientCAFile: needs gateway.tls")
 }
 
 func TestOIDCWithoutIssuer(t *testing.T) {

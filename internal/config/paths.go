@@ -89,6 +89,7 @@ func resolvePaths(c *Cluster, at, dir string) []Fault {
 func resolveGatewayPaths(g *Gateway, dir string) []Fault {
 	r := &resolver{at: "gateway", dir: dir}
 	r.resolve("tokensFile", &g.TokensFile)
+	r.resolve("endpoints.clientCAFile", &g.Endpoints.ClientCAFile)
 	r.resolve("tls.certificateFile", &g.TLS.CertificateFile)
 	r.resolve("tls.keyFile", &g.TLS.KeyFile)
 	return r.faults

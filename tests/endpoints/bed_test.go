@@ -65,7 +65,7 @@ func serve(t *testing.T) (*endpoints.Server, string) {
 		}
 		return shared.Client(), nil
 	}})
-	server := grpc.NewServer(grpc.ChainStreamInterceptor(scoped))
+	server := grpc.NewServer(grpc.ChainStreamInterceptor(scoped), grpc.WaitForHandlers(true))
 	s.Register(t.Context(), server)
 	var going sync.WaitGroup
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
