@@ -13,3 +13,8 @@ var Namespace []byte
 //
 //go:embed rbac.yaml
 var RBAC []byte
+
+// GatewayRBAC is the manifest of the gateway's rights, and of no others.
+//
+//go:embed rbac-gateway.yaml
+var GatewayRBAC []byte

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -80,6 +81,14 @@ func (c *command) openEndpoints(ctx context.Context, auth api.Authenticator, reg
 	ctx, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	s.endpoints.Register(ctx, s.grpc)
 	return s, nil
+}
+
+// collectors are what /metrics tells of it.
+func (s *endpointServer) collectors() []prometheus.Collector {
+	if s == nil {
+		return nil
+	}
+	return []prometheus.Collector{s.endpoints}
 }
 
 // run serves until ctx ends, and then ends all streams: clients keep what they were

@@ -44,6 +44,7 @@ func (c *command) serve(ctx context.Context) error {
 		Operations: ops.NewTemporal(client, settings.Namespace), Clusters: forecast.NewLocal(registry, c.clusters, c.log),
 		Auth: auth, Log: c.log, Version: version, Grace: c.settings.GracePeriod.D(),
 		PerSecond: c.settings.RateLimit.PerSecond, Burst: c.settings.RateLimit.Burst, MaxStreams: c.settings.MaxStreams,
+		Collectors: xds.collectors(),
 	})
 	c.log.Info("serving", zap.Stringer("address", listener.Addr()), zap.Bool("tls", c.settings.TLS.CertificateFile != ""), zap.String("version", version))
 	group, ctx := errgroup.WithContext(ctx)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"ebb/internal/forecast"
@@ -47,6 +48,8 @@ type Options struct {
 	PerSecond  int           // requests of one principal; default 50
 	Burst      int           // of them at once; default 300
 	MaxStreams int           // streams and waits at once; default 1000
+
+	Collectors []prometheus.Collector // of what else runs in the process, for /metrics
 }
 
 // Server is the gateway's HTTP API. It keeps nothing that another replica would
@@ -86,6 +89,7 @@ func NewServer(o Options) *Server {
 		s.refresh(ctx)
 	})
 	s.metrics = newMetrics(s.life, o.Version)
+	s.metrics.registry.MustRegister(o.Collectors...)
 	close(ready)
 	return s
 }

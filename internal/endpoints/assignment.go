@@ -24,8 +24,8 @@ func assignment(name string, transport core.Protocol, endpoints []Endpoint) *con
 	a := &configendpoint.ClusterLoadAssignment{ClusterName: name}
 	var zone *configendpoint.LocalityLbEndpoints
 	healthy := uint32(0)
-	for i, e := range endpoints {
-		if i == 0 || e.Zone != endpoints[i-1].Zone {
+	for _, e := range endpoints {
+		if zone == nil || e.Zone != zone.GetLocality().GetZone() {
 			zone, healthy = &configendpoint.LocalityLbEndpoints{Locality: &configcore.Locality{Zone: e.Zone}, LoadBalancingWeight: wrapperspb.UInt32(1)}, 0
 			a.Endpoints = append(a.Endpoints, zone)
 		}

@@ -48,7 +48,7 @@ func (s *Server) Register(ctx context.Context, to *grpc.Server) {
 		mux.Caches[kind] = one
 	}
 	// A request without names is for nothing, not for everything.
-	handlers := xdsserver.NewServer(ctx, mux, s.callbacks(), sotw.DeactivateLegacyWildcard(), sotw.WithLogger(s.log.Sugar()))
+	handlers := xdsserver.NewServer(ctx, mux, s.callbacks(), sotw.DeactivateLegacyWildcard(), sotw.WithLogger(quiet(s.log)))
 	discovery.RegisterAggregatedDiscoveryServiceServer(to, handlers)
 	endpointservice.RegisterEndpointDiscoveryServiceServer(to, handlers)
 }

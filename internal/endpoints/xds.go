@@ -11,6 +11,7 @@ import (
 	configendpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	xdscache "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	xdslog "github.com/envoyproxy/go-control-plane/pkg/log"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
@@ -46,7 +47,8 @@ type Server struct {
 	wanted   map[string]*wanted // by name of the resources
 	sessions map[streamID]*session
 
-	refusals atomic.Int64
+	refusals atomic.Int64 // updates that clients did not accept (NACK)
+	changes  atomic.Int64 // of what clients are told
 }
 
 // wanted is a service that somebody asks for.
@@ -66,10 +68,16 @@ func NewServer(o Options) *Server {
 	// everything once.
 	prefix := fmt.Sprintf("%x-", time.Now().UnixNano())
 	for _, kind := range served {
-		s.caches[kind] = xdscache.NewLinearCache(kind, xdscache.WithVersionPrefix(prefix), xdscache.WithLogger(s.log.Sugar()))
+		s.caches[kind] = xdscache.NewLinearCache(kind, xdscache.WithVersionPrefix(prefix), xdscache.WithLogger(quiet(s.log)))
 	}
 	s.following, s.end = context.WithCancel(context.Background())
 	return s
+}
+
+// quiet is a logger for the library, to which every request is worth a line.
+func quiet(l *zap.Logger) xdslog.Logger {
+	to := l.WithOptions(zap.AddCallerSkip(1)).Sugar()
+	return xdslog.LoggerFuncs{DebugFunc: to.Debugf, InfoFunc: to.Debugf, WarnFunc: to.Warnf, ErrorFunc: to.Errorf}
 }
 
 // Close ends the watches of all clusters. What clients were told stays.
@@ -95,14 +103,23 @@ func (s *Server) follow(cluster string) error {
 	return nil
 }
 
-// Refusals is how many updates clients have refused (NACK) so far.
-func (s *Server) Refusals() int64 { return s.refusals.Load() }
+// Stats are what a server is doing.
+type Stats struct {
+	Clusters int   // that are followed
+	Services int   // that clients ask for now
+	Streams  int   // of clients, now
+	Changes  int64 // of the endpoints of a service that somebody asked for, so far
+	Refusals int64 // updates that a client did not accept, so far: there should be none
+}
 
-// Asked is how many services clients ask for now.
-func (s *Server) Asked() int {
+// Stats are what the server is doing now.
+func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.wanted)
+	return Stats{
+		Clusters: len(s.sources), Services: len(s.wanted), Streams: len(s.sessions),
+		Changes: s.changes.Load(), Refusals: s.refusals.Load(),
+	}
 }
 
 // publish tells about those services of a cluster that somebody asks for, nil = all.
@@ -125,6 +142,7 @@ func (s *Server) tell(chosen func(*wanted) bool) {
 		transport, endpoints := from.decide(w.name)
 		if now := assignment(text, transport, endpoints); !proto.Equal(now, w.last) {
 			w.last, news[text] = now, now
+			s.changes.Add(1)
 		}
 	}
 	s.update(resource.EndpointType, news, nil)

@@ -57,7 +57,7 @@ func (b *Bed) startProcess(ctx context.Context) error {
 		return err
 	}
 	if b.address == "" {
-		if b.address, err = freeAddress(ctx); err != nil {
+		if b.address, err = FreeAddress(ctx); err != nil {
 			return err
 		}
 	}
@@ -122,8 +122,8 @@ const (
 	lastPort  = 20000
 )
 
-// freeAddress is a loopback address whose port nobody uses now.
-func freeAddress(ctx context.Context) (string, error) {
+// FreeAddress is a loopback address whose port nobody uses now.
+func FreeAddress(ctx context.Context) (string, error) {
 	for range 100 {
 		port := firstPort + rand.IntN(lastPort-firstPort) // #nosec G404 -- not a secret
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
-	"path/filepath"
 
 	authentication "k8s.io/api/authentication/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,38 +13,36 @@ import (
 
 	"ebb/deployments"
 	"ebb/internal/clusterstate"
+	"ebb/internal/sandbox"
 )
 
-const serviceAccount = "ebb-worker"
-
-// tokenLifetime is how long the worker's token is good for, in seconds.
+// tokenLifetime is how long a token is good for, in seconds.
 const tokenLifetime = int64(24 * 60 * 60)
 
-// grant gives the worker the rights of deployments/ in the sandbox, and no
-// others, and writes the kubeconfig with which it logs in.
-func (b *Bed) grant(ctx context.Context) error {
+// Login gives a service account of Ebb the rights of a manifest of deployments/ in a
+// sandbox, and no others, and writes the kubeconfig with which it logs in.
+func Login(ctx context.Context, box *sandbox.Sandbox, account string, rights []byte, path string) error {
 	kubectl, err := Binary("kubectl")
 	if err != nil {
 		return err
 	}
-	apply := exec.CommandContext(ctx, kubectl, "--kubeconfig", b.Sandbox.Kubeconfig(), "apply", "-f", "-") // #nosec G204 -- our own binary
-	apply.Stdin = bytes.NewReader(bytes.Join([][]byte{deployments.Namespace, deployments.RBAC}, []byte("\n---\n")))
+	apply := exec.CommandContext(ctx, kubectl, "--kubeconfig", box.Kubeconfig(), "apply", "-f", "-") // #nosec G204 -- our own binary
+	apply.Stdin = bytes.NewReader(bytes.Join([][]byte{deployments.Namespace, rights}, []byte("\n---\n")))
 	if out, err := apply.CombinedOutput(); err != nil {
-		return fmt.Errorf("apply the worker's rights: %w: %s", err, out)
+		return fmt.Errorf("apply the rights of %s: %w: %s", account, err, out)
 	}
 	seconds := tokenLifetime
-	token, err := b.Sandbox.Client().CoreV1().ServiceAccounts(clusterstate.Namespace).CreateToken(ctx, serviceAccount,
+	token, err := box.Client().CoreV1().ServiceAccounts(clusterstate.Namespace).CreateToken(ctx, account,
 		&authentication.TokenRequest{Spec: authentication.TokenRequestSpec{ExpirationSeconds: &seconds}}, meta.CreateOptions{})
 	if err != nil {
-		return fmt.Errorf("token of the worker: %w", err)
+		return fmt.Errorf("token of %s: %w", account, err)
 	}
-	config, err := clientcmd.LoadFromFile(b.Sandbox.Kubeconfig())
+	config, err := clientcmd.LoadFromFile(box.Kubeconfig())
 	if err != nil {
 		return err
 	}
 	for name := range config.AuthInfos {
 		config.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
 	}
-	b.Kubeconfig = filepath.Join(b.options.Dir, "worker.kubeconfig")
-	return clientcmd.WriteToFile(*config, b.Kubeconfig)
+	return clientcmd.WriteToFile(*config, path)
 }

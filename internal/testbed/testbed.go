@@ -14,6 +14,7 @@ import (
 	"go.temporal.io/sdk/client"
 	"go.uber.org/zap"
 
+	"ebb/deployments"
 	"ebb/internal/config"
 	"ebb/internal/embedded"
 	"ebb/internal/ops"
@@ -62,7 +63,8 @@ func Start(ctx context.Context, o Options) (*Bed, error) {
 	if b.Sandbox, err = sandbox.Start(ctx, o.Sandbox); err != nil {
 		return nil, fmt.Errorf("start the sandbox: %w", err)
 	}
-	if err := b.grant(ctx); err != nil {
+	b.Kubeconfig = filepath.Join(b.options.Dir, "worker.kubeconfig")
+	if err := Login(ctx, b.Sandbox, "ebb-worker", deployments.RBAC, b.Kubeconfig); err != nil {
 		return nil, errors.Join(err, b.Stop())
 	}
 	if err := b.Configure(nil); err != nil {

@@ -75,8 +75,10 @@ func serve(t *testing.T) (*endpoints.Server, string) {
 		server.Stop()
 		going.Wait()
 		s.Close()
-		require.Zero(t, s.Refusals(), "a client has refused an update")
-		require.Zero(t, s.Asked(), "nobody asks any more")
+		now := s.Stats()
+		require.Zero(t, now.Refusals, "a client has refused an update")
+		require.Zero(t, now.Services, "nobody asks any more")
+		require.Zero(t, now.Streams)
 	})
 	return s, l.Addr().String()
 }

@@ -154,9 +154,9 @@ type user struct {
 
 // newUser is a client that knows the service from the xDS server alone. It calls until
 // the function is called that is returned.
-func newUser(t *testing.T, f *fleet, server, target string) (u *user, stop func()) {
+func newUser(t *testing.T, f *fleet, server, target, credentials string) (u *user, stop func()) {
 	t.Helper()
-	bootstrap := fmt.Sprintf(`{"xds_servers": [{"server_uri": %q, "channel_creds": [{"type": "insecure"}]}], "node": {"id": "user"}}`, server)
+	bootstrap := fmt.Sprintf(`{"xds_servers": [{"server_uri": %q, "channel_creds": [%s]}], "node": {"id": "user"}}`, server, credentials)
 	resolver, err := xds.NewXDSResolverWithConfigForTesting([]byte(bootstrap))
 	require.NoError(t, err)
 	c, err := grpc.NewClient("xds:///"+target, grpc.WithResolvers(resolver), grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
@@ -204,6 +204,12 @@ func (u *user) call(ctx context.Context) {
 	}
 }
 
+func (u *user) count() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.calls
+}
+
 // A service of one replica is evicted from its node: its terminating pod serves until
 // the next one is ready, and no call fails.
 func TestOneReplicaIsReplacedUnderTraffic(t *testing.T) {
@@ -211,7 +217,7 @@ func TestOneReplicaIsReplacedUnderTraffic(t *testing.T) {
 	f := newFleet(t, "single")
 	f.await(func(at map[string]string) bool { return len(at) == 1 })
 	_, address := serve(t)
-	u, stop := newUser(t, f, address, "prod/default/single:80")
+	u, stop := newUser(t, f, address, "prod/default/single:80", `{"type": "insecure"}`)
 	for range 2 {
 		pod := pods(t, "single")[0]
 		cordon(t, pod.Spec.NodeName)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	core "k8s.io/api/core/v1"
@@ -24,8 +25,11 @@ const (
 	unhealthy = "UNHEALTHY"
 )
 
+// subscription opens a stream of either kind.
+type subscription func(context.Context, *testing.T, string, ...grpc.DialOption) *subscriber
+
 // both runs a test with either kind of stream.
-func both(t *testing.T, test func(t *testing.T, subscribe func(context.Context, *testing.T, string) *subscriber)) {
+func both(t *testing.T, test func(t *testing.T, subscribe subscription)) {
 	t.Helper()
 	t.Run("state of the world", func(t *testing.T) { test(t, sotw) })
 	t.Run("delta", func(t *testing.T) { test(t, delta) })
@@ -34,7 +38,7 @@ func both(t *testing.T, test func(t *testing.T, subscribe func(context.Context, 
 // A pod that is evicted drains from the moment that its successor is ready, and not
 // before; a node that an operation cordons has its endpoints drained beforehand.
 func TestPodsThatAreReplaced(t *testing.T) {
-	both(t, func(t *testing.T, subscribe func(context.Context, *testing.T, string) *subscriber) {
+	both(t, func(t *testing.T, subscribe subscription) {
 		deploy(t, sandbox.Workload{Name: "web", Replicas: 2, Spread: true, Annotations: map[string]string{"sandbox.ebb/delete-delay": "6s"}})
 		_, address := serve(t)
 		s := subscribe(t.Context(), t, address)
@@ -73,7 +77,7 @@ func TestPodsThatAreReplaced(t *testing.T) {
 }
 
 func TestOneServiceAmongMany(t *testing.T) {
-	both(t, func(t *testing.T, subscribe func(context.Context, *testing.T, string) *subscriber) {
+	both(t, func(t *testing.T, subscribe subscription) {
 		const all = 300
 		for i := range all {
 			publish(t, fmt.Sprintf("many-%d", i), fmt.Sprintf("10.9.%d.%d", i/250, 1+i%250))
@@ -86,7 +90,7 @@ func TestOneServiceAmongMany(t *testing.T) {
 		other.ask(resource.EndpointType, names, update{})
 		other.until(names[0], map[string]string{"10.9.0.9": healthy})
 		other.until(names[1], map[string]string{"10.9.0.10": healthy})
-		require.Equal(t, 3, server.Asked())
+		require.Equal(t, 3, server.Stats().Services)
 
 		move(t, "many-9", "10.9.9.9")
 		u := other.next()
@@ -102,7 +106,7 @@ func TestOneServiceAmongMany(t *testing.T) {
 
 // What is deleted is told as empty, and so is what never was.
 func TestServiceThatIsNotThere(t *testing.T) {
-	both(t, func(t *testing.T, subscribe func(context.Context, *testing.T, string) *subscriber) {
+	both(t, func(t *testing.T, subscribe subscription) {
 		publish(t, "short", "10.9.0.1")
 		_, address := serve(t)
 		s := subscribe(t.Context(), t, address)
@@ -145,7 +149,7 @@ func TestWhoMayAsk(t *testing.T) {
 		"another resource": {"prod/default/mine:80", resource.SecretType, codes.InvalidArgument, "not served here"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, subscribe := range []func(context.Context, *testing.T, string) *subscriber{sotw, delta} {
+			for _, subscribe := range []subscription{sotw, delta} {
 				s := subscribe(clusters(t.Context(), "prod", "nowhere"), t, address)
 				s.ask(c.kind, []string{c.asked}, update{})
 				err := <-s.ended

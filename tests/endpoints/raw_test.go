@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"context"
+	"errors"
 	"io"
 	"maps"
 	"slices"
@@ -42,9 +43,12 @@ type subscriber struct {
 	has     map[string]proto.Message // by type and name
 }
 
-func connection(t *testing.T, address string) discovery.AggregatedDiscoveryServiceClient {
+func connection(t *testing.T, address string, options []grpc.DialOption) discovery.AggregatedDiscoveryServiceClient {
 	t.Helper()
-	c, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if len(options) == 0 {
+		options = []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
+	}
+	c, err := grpc.NewClient(address, options...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return discovery.NewAggregatedDiscoveryServiceClient(c)
@@ -59,16 +63,25 @@ func newSubscriber(t *testing.T) *subscriber {
 	return &subscriber{t: t, updates: make(chan update, 100), ended: make(chan error, 1), names: map[string][]string{}, has: map[string]proto.Message{}}
 }
 
+// refused is a subscriber that could not even open its stream.
+func (s *subscriber) refused(err error) *subscriber {
+	s.ask = func(string, []string, update) {}
+	s.ended <- err
+	return s
+}
+
 // sotw is a subscriber to the state of the world.
-func sotw(ctx context.Context, t *testing.T, address string) *subscriber {
+func sotw(ctx context.Context, t *testing.T, address string, options ...grpc.DialOption) *subscriber {
 	t.Helper()
 	s := newSubscriber(t)
-	stream, err := connection(t, address).StreamAggregatedResources(ctx)
-	require.NoError(t, err)
+	stream, err := connection(t, address, options).StreamAggregatedResources(ctx)
+	if err != nil {
+		return s.refused(err)
+	}
 	s.ask = func(kind string, names []string, last update) {
 		s.names[kind] = names
 		err := stream.Send(&discovery.DiscoveryRequest{TypeUrl: kind, ResourceNames: names, VersionInfo: last.version, ResponseNonce: last.nonce})
-		require.True(t, err == nil || err == io.EOF, "%v", err) // EOF: Recv has the reason
+		require.True(t, err == nil || errors.Is(err, io.EOF), "%v", err) // EOF: Recv has the reason
 	}
 	go func() {
 		for {
@@ -89,11 +102,13 @@ func sotw(ctx context.Context, t *testing.T, address string) *subscriber {
 }
 
 // delta is a subscriber to changes.
-func delta(ctx context.Context, t *testing.T, address string) *subscriber {
+func delta(ctx context.Context, t *testing.T, address string, options ...grpc.DialOption) *subscriber {
 	t.Helper()
 	s := newSubscriber(t)
-	stream, err := connection(t, address).DeltaAggregatedResources(ctx)
-	require.NoError(t, err)
+	stream, err := connection(t, address, options).DeltaAggregatedResources(ctx)
+	if err != nil {
+		return s.refused(err)
+	}
 	s.ask = func(kind string, names []string, last update) {
 		r := &discovery.DeltaDiscoveryRequest{TypeUrl: kind, ResponseNonce: last.nonce}
 		for _, name := range names {
@@ -108,7 +123,7 @@ func delta(ctx context.Context, t *testing.T, address string) *subscriber {
 		}
 		s.names[kind] = names
 		err := stream.Send(r)
-		require.True(t, err == nil || err == io.EOF, "%v", err)
+		require.True(t, err == nil || errors.Is(err, io.EOF), "%v", err)
 	}
 	go func() {
 		for {
