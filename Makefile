@@ -35,6 +35,8 @@ test: build tools ## all tests: unit, workflows, replay, and end to end on the s
 	@go test -timeout 20m ./tests/e2e/...
 	@echo "test: gateways that are stopped, killed and replaced (make test-restart)"
 	@go test -timeout 15m ./tests/gateway
+	@echo "test: endpoints over xDS, with real clients"
+	@go test -timeout 10m ./tests/endpoints
 	@echo "test: some of the fault matrix (make faults runs all of it)"
 	@go test -timeout 15m ./tests/faults
 
