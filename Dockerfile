@@ -20,7 +20,7 @@ RUN install -d -m 0700 -o 65532 -g 65532 /var/lib/ebb
 ENV HOME=/var/lib/ebb XDG_STATE_HOME=/var/lib EBB_CONFIG=/etc/ebb/ebb.yaml
 USER 65532:65532
 VOLUME /var/lib/ebb
-# 7233: the engine's gRPC, 8233: its Web UI; only with `ebb dev`. 8470: the gateway.
-EXPOSE 7233 8233 8470
+# 7233: the engine's gRPC, 8233: its Web UI; only with `ebb dev`. 8470: the gateway, 8471: endpoints over xDS if it serves them.
+EXPOSE 7233 8233 8470 8471
 ENTRYPOINT ["ebb"]
 CMD ["--help"]
