@@ -21,6 +21,9 @@ type product struct {
 
 // Build builds everything that machines are made of, as far as it is not there.
 func (l *Lab) Build(ctx context.Context) error {
+	if err := l.room(ctx); err != nil {
+		return err
+	}
 	if err := l.install(ctx); err != nil {
 		return err
 	}
@@ -29,6 +32,36 @@ func (l *Lab) Build(ctx context.Context) error {
 		if err := l.ensure(ctx, p); err != nil {
 			return fmt.Errorf("build %s: %w", p.name, err)
 		}
+	}
+	return nil
+}
+
+// needed is the room in KiB that the disk of .bin must have: 4 GiB are what is built,
+// 7 GiB the disks of four machines after an upgrade, 1 GiB the tests beside them.
+const needed = 12 << 20
+
+// room returns an error when the disk would fill up before the lab is through.
+// What has been built already needs no more room.
+func (l *Lab) room(ctx context.Context) error {
+	if err := os.MkdirAll(l.cache, 0o750); err != nil {
+		return err
+	}
+	var free, built int
+	for kib, script := range map[*int]string{
+		&free:  `df --output=avail -k "$0" | tail -n 1`,
+		&built: `du -s -k "$0"`,
+	} {
+		out, err := command(ctx, "sh", "-c", script, l.cache)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Sscan(out, kib); err != nil {
+			return fmt.Errorf("%s says %q: %w", script, out, err)
+		}
+	}
+	if free+built < needed {
+		return fmt.Errorf("the lab needs %d GiB on the disk of %s, and %d are free: make room (go clean -cache is often the most)",
+			(needed-built)>>20, l.cache, free>>20)
 	}
 	return nil
 }

@@ -92,7 +92,7 @@ func hierarchies() ([]string, error) {
 // Leftovers lists what a lab has left on the host: nothing, after Down.
 func (l *Lab) Leftovers() ([]string, error) {
 	var left []string
-	for _, pattern := range []string{"/run/netns/" + prefix + "*", cgroupRoot + "/*/" + prefix, l.run} {
+	for _, pattern := range []string{namespaces + prefix + "*", cgroupRoot + "/*/" + prefix, l.run} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			return nil, err
@@ -119,6 +119,29 @@ func (l *Lab) Leftovers() ([]string, error) {
 	}
 	processes, err := l.processes()
 	return append(left, processes...), err
+}
+
+// inside lists the processes of any lab of this host: those of l, and those in the
+// network namespaces that labs of other source trees have made.
+func (l *Lab) inside(ctx context.Context) ([]string, error) {
+	running, err := l.processes()
+	if err != nil {
+		return nil, err
+	}
+	found, err := filepath.Glob(namespaces + prefix + "*")
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range found {
+		pids, err := command(ctx, "ip", "netns", "pids", filepath.Base(path))
+		if err != nil {
+			return nil, err
+		}
+		for pid := range strings.FieldsSeq(pids) {
+			running = append(running, "process "+pid+" in "+path)
+		}
+	}
+	return running, nil
 }
 
 // processes lists the processes that are in a namespace or cgroup of the lab, or

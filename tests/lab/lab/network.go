@@ -83,7 +83,12 @@ func (m *Machine) disconnect(ctx context.Context) error {
 		return nil
 	}
 	// The namespace lives on for as long as something is in it, its port must not.
-	return errors.Join(ip(ctx, "-n "+switchNetns+" link delete "+m.port()), ip(ctx, "netns delete "+m.netns()))
+	// A lab that was killed may have left one without the other.
+	var err error
+	if ip(ctx, "-n "+switchNetns+" link show "+m.port()) == nil {
+		err = ip(ctx, "-n "+switchNetns+" link delete "+m.port())
+	}
+	return errors.Join(err, ip(ctx, "netns delete "+m.netns()))
 }
 
 // Cut sets the machine's port of the switch down: nothing goes through until Mend.

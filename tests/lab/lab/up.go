@@ -15,12 +15,8 @@ import (
 
 // Up starts the switch and what it offers; machines come with Boot.
 func (l *Lab) Up(ctx context.Context) error {
-	left, err := l.Leftovers()
-	if err != nil {
+	if err := l.clear(ctx); err != nil {
 		return err
-	}
-	if len(left) > 0 {
-		return fmt.Errorf("a lab is there already (make lab-down removes it): %s", strings.Join(left, "; "))
 	}
 	defer l.step("starting the switch, packages and images")()
 	if err := os.MkdirAll(l.Path("logs"), 0o750); err != nil {
@@ -30,6 +26,24 @@ func (l *Lab) Up(ctx context.Context) error {
 		return err
 	}
 	return l.startServing(ctx)
+}
+
+// clear removes what is left of a lab that was killed, of this source tree or
+// another's. A lab in which something runs is left alone: that is an error.
+func (l *Lab) clear(ctx context.Context) error {
+	left, err := l.Leftovers()
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	running, err := l.inside(ctx)
+	if err != nil {
+		return err
+	}
+	if len(running) > 0 {
+		return fmt.Errorf("a lab is running already (make lab-down removes it): %s", strings.Join(running, "; "))
+	}
+	_, _ = fmt.Fprintf(l.log, "lab: a lab was killed here; what it has left is removed: %s\n", strings.Join(left, "; "))
+	return l.Down(ctx)
 }
 
 // Boot makes machines and waits until each answers. With bundle, they have the
