@@ -40,7 +40,7 @@ func (l *Lab) clear(ctx context.Context) error {
 		return err
 	}
 	if len(running) > 0 {
-		return fmt.Errorf("a lab is running already (make lab-down removes it): %s", strings.Join(running, "; "))
+		return fmt.Errorf("a lab is running already (make lab-down, where it was started, removes it): %d processes, one is %s", len(running), running[0])
 	}
 	_, _ = fmt.Fprintf(l.log, "lab: a lab was killed here; what it has left is removed: %s\n", strings.Join(left, "; "))
 	return l.Down(ctx)
