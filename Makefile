@@ -30,7 +30,7 @@ demo: build tools ## drain, scale down and upgrade a real control plane, four ac
 .PHONY: test
 test: build tools ## all tests: unit, workflows, replay, and end to end on the sandbox
 	@echo "test: unit, workflow and replay tests"
-	@go test ./activities/... ./internal/... ./workflows/... ./starter/... ./worker/... ./gateway/... ./tests/replay/...
+	@go test ./activities/... ./internal/... ./workflows/... ./starter/... ./worker/... ./gateway/... ./tests/replay/... ./tests/randomised
 	@echo "test: end to end on the sandbox (real kube-apiserver, etcd, SSH and Temporal)"
 	@go test -timeout 20m ./tests/e2e/...
 	@echo "test: gateways that are stopped, killed and replaced (make test-restart)"
@@ -48,7 +48,7 @@ test-restart: build ## restart the gateway under its users, in every way: proces
 faults: build tools ## kill worker, engine, API server and SSH at every step, and race 200 times; all of it takes about an hour
 	@FAULTS=all go test -count=1 -timeout 120m -v ./tests/faults
 	@EBB_RACES=200 go test -count=1 -timeout 30m -v -run Race ./tests/e2e/operations
-	@EBB_SEEDS=5000 go test -count=1 -timeout 30m -run Randomised ./workflows
+	@EBB_SEEDS=5000 go test -count=1 -timeout 30m ./tests/randomised
 
 .PHONY: lab lab-up lab-down
 lab: build ## upgrade a real kubeadm cluster on machines of this host (root, Debian; about 20 minutes, the first time longer)

@@ -11,14 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"ebb/internal/cluster"
-	"ebb/internal/clusterstate"
-)
-
-// Labels and annotations that Ebb reads and writes on nodes.
-const (
-	annotationNodeVersion = "ebb/node-version"   // the version an upgrade finished on this node
-	labelManualUpgrade    = "ebb/manual-upgrade" // "true": the node is upgraded by hand and left out
-	labelControlPlane     = "node-role.kubernetes.io/control-plane"
+	"ebb/internal/lease"
 )
 
 // Engine tells about the operations of the Temporal engine that runs this worker.
@@ -35,8 +28,8 @@ type Engine interface {
 	Signal(ctx context.Context, workflow, run, name string, value any) error
 }
 
-// Clusters finds the managed clusters by name. A name that is not configured is
-// an error that says which are.
+// Clusters finds the managed clusters by name. The error of a name that is not
+// configured is a *cluster.ConfigError and says which are; another may be temporary.
 type Clusters interface {
 	Get(ctx context.Context, name string) (*cluster.Cluster, error)
 }
@@ -50,6 +43,6 @@ type Activities struct {
 	Now      func() time.Time
 }
 
-func (a *Activities) store(c *cluster.Cluster) *clusterstate.Store {
-	return clusterstate.NewStore(c.Client, a.Now)
+func (a *Activities) store(c *cluster.Cluster) *lease.Store {
+	return lease.NewStore(c.Client, a.Now)
 }

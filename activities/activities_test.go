@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/temporal"
 	"go.uber.org/zap"
+	coordination "k8s.io/api/coordination/v1"
 	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,8 +22,10 @@ import (
 	"ebb/internal/cluster"
 	"ebb/internal/clusterstate"
 	"ebb/internal/config"
+	"ebb/internal/lease"
 	"ebb/internal/nodessh"
-	"ebb/internal/plan"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
 )
 
 // one is a registry of one cluster, "prod".
@@ -30,7 +33,7 @@ type one struct{ cluster *cluster.Cluster }
 
 func (o one) Get(_ context.Context, name string) (*cluster.Cluster, error) {
 	if name != "prod" {
-		return nil, fmt.Errorf("cluster %q is not configured", name)
+		return nil, &cluster.ConfigError{Err: fmt.Errorf("cluster %q is not configured", name)}
 	}
 	return o.cluster, nil
 }
@@ -39,12 +42,13 @@ func (o one) Get(_ context.Context, name string) (*cluster.Cluster, error) {
 type engineOf struct {
 	identity string
 	closed   map[string]bool
+	schedule error // of resuming a reconciler
 }
 
 func (e engineOf) Identity(context.Context) (string, error)                { return e.identity, nil }
 func (engineOf) Signal(context.Context, string, string, string, any) error { return nil }
 
-func (engineOf) Reconcile(context.Context, string, bool) error { return nil }
+func (e engineOf) Reconcile(context.Context, string, bool) error { return e.schedule }
 
 func (e engineOf) Closed(_ context.Context, operation string) (bool, error) {
 	return e.closed[operation], nil
@@ -69,7 +73,7 @@ func cordonedBy(operation string) func(*core.Node) {
 	return func(n *core.Node) {
 		n.Spec.Unschedulable = true
 		if operation != "" {
-			n.Annotations[clusterstate.CordonedBy] = operation
+			n.Annotations[clusterstate.AnnotationCordonedBy] = operation
 		}
 	}
 }
@@ -184,20 +188,8 @@ func TestDeleteNodeOfAnotherMachineUnderTheSameName(t *testing.T) {
 		require.EqualValues(t, "u-old", *options.Preconditions.UID)
 		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "w1", errors.New("uid differs"))
 	})
-	_, err := a.DeleteNode(t.Context(), MachineInput{Cluster: "prod", Node: plan.Node{Name: "w1", UID: "u-old"}})
+	_, err := a.DeleteNode(t.Context(), MachineInput{Cluster: "prod", Node: policy.Node{Name: "w1", UID: "u-old"}})
 	require.NoError(t, err, "the one that was meant is gone")
-}
-
-func TestJudgeComparesTheMachineWithTheNode(t *testing.T) {
-	n := plan.Node{Name: "w1", MachineID: "abc"}
-	fit := "sudo: unable to resolve host w1\nmachine-id=abc\nkubeadm=v1.36.3\ndisk-free=9000000\n"
-	require.Empty(t, judge(n, fit))
-	require.Equal(t, []string{
-		`node w1: the address leads to another machine: /etc/machine-id is "xyz", the cluster says "abc"; check its forwarding rule`,
-		"node w1: kubeadm is not installed",
-		"node w1: 1000 KiB free on /, an upgrade needs 2097152",
-	}, judge(n, "machine-id=xyz\nkubeadm=\ndisk-free=1000\n"))
-	require.Len(t, judge(n, ""), 3, "a machine that prints nothing is not fit")
 }
 
 func TestConclude(t *testing.T) {
@@ -223,10 +215,12 @@ func TestClassify(t *testing.T) {
 		err  error
 		want string // type of a permanent error; empty = to be retried
 	}{
-		{"refusal", fmt.Errorf("x: %w", &plan.Refusal{Reason: "no"}), TypeRefused},
-		{"held", fmt.Errorf("x: %w", clusterstate.ErrHeld), TypeRefused},
-		{"fault, wrapped", fmt.Errorf("x: %w", permanentf(TypeScript, "exit 1")), TypeScript},
-		{"forbidden", apierrors.NewForbidden(resource, "w1", errors.New("rbac")), TypeConfig},
+		{"refusal", fmt.Errorf("x: %w", &policy.Refusal{Reason: "no"}), operation.TypeRefused},
+		{"held", fmt.Errorf("x: %w", lease.ErrHeld), operation.TypeRefused},
+		{"fault, wrapped", fmt.Errorf("x: %w", permanentf(operation.TypeScript, "exit 1")), operation.TypeScript},
+		{"forbidden", apierrors.NewForbidden(resource, "w1", errors.New("rbac")), operation.TypeConfig},
+		{"a token that has expired", apierrors.NewUnauthorized("Unauthorized"), ""},
+		{"a kubeconfig that is being replaced", errors.New("kubeconfig of cluster prod: no such file"), ""},
 		{"too many requests", apierrors.NewTooManyRequests("slow down", 1), ""},
 		{"server error", apierrors.NewInternalError(errors.New("etcd")), ""},
 		{"connection", errors.New("connection refused"), ""},
@@ -253,7 +247,7 @@ func TestHolderOnAnotherEngineCountsAsAlive(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, dead)
 	_, err = a.holderDead(t.Context(), clusterstate.Record{Holder: "dead-1", Engine: "other/default"}, "e/default")
-	require.ErrorIs(t, err, clusterstate.ErrHeld)
+	require.ErrorIs(t, err, lease.ErrHeld)
 	require.ErrorContains(t, err, "another Temporal engine")
 }
 
@@ -262,7 +256,7 @@ func TestUnknownClusterIsPermanent(t *testing.T) {
 	_, err := a.Survey(t.Context(), SurveyInput{Cluster: "prdo"})
 	var app *temporal.ApplicationError
 	require.ErrorAs(t, classify(err), &app)
-	require.Equal(t, TypeConfig, app.Type())
+	require.Equal(t, operation.TypeConfig, app.Type())
 }
 
 func writes(client *fake.Clientset) (count int) {
@@ -272,4 +266,20 @@ func writes(client *fake.Clientset) (count int) {
 		}
 	}
 	return count
+}
+
+func TestReleaseSaysThatNobodyLooksAtTheCluster(t *testing.T) {
+	a, client := bench(t)
+	client.PrependReactor("create", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		action.(clienttesting.CreateAction).GetObject().(*coordination.Lease).ResourceVersion = "1" // as a real API server does
+		return false, nil, nil
+	})
+	_, err := a.Claim(t.Context(), ClaimInput{Cluster: "prod", Operation: "op-1", State: clusterstate.Scaling})
+	require.NoError(t, err)
+	a.Engine = engineOf{identity: "e/default", schedule: errors.New("away")}
+	got, err := a.Release(t.Context(), ReleaseInput{Cluster: "prod", Operation: "op-1", State: clusterstate.Alert})
+	require.NoError(t, err, "the lock is released")
+	require.Equal(t, ReleaseResult{Held: true, Unattended: true}, got)
+	_, err = a.Attend(t.Context(), AttendInput{Cluster: "prod"})
+	require.ErrorContains(t, err, "resume the reconciler of prod: away")
 }

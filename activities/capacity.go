@@ -23,16 +23,16 @@ type CapacityResult struct {
 func (a *Activities) Capacity(ctx context.Context, in CapacityInput) (CapacityResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return CapacityResult{}, permanent(TypeConfig, err)
+		return CapacityResult{}, err
 	}
 	settings, err := c.Settings()
 	if err != nil {
-		return CapacityResult{}, permanent(TypeConfig, err)
+		return CapacityResult{}, err
 	}
 	w, err := c.Watch(ctx)
 	if err != nil {
 		return CapacityResult{}, fmt.Errorf("watch cluster %s: %w", in.Cluster, err)
 	}
-	verdict := drain.Room(w, in.Nodes, drain.NewSettings(settings.Drain))
+	verdict := drain.CheckCapacity(w, in.Nodes, drain.NewSettings(settings.Drain))
 	return CapacityResult{Warning: verdict.String()}, nil
 }

@@ -4,23 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
+	"go.temporal.io/sdk/activity"
 	"go.uber.org/zap"
 
 	"ebb/internal/cluster"
 	"ebb/internal/clusterstate"
-	"ebb/internal/infra"
-	"ebb/internal/plan"
+	"ebb/internal/inspect"
+	"ebb/internal/lease"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
+	"ebb/internal/version"
 )
 
 // ClaimInput asks for a cluster on behalf of an operation.
 type ClaimInput struct {
-	Cluster   string             `json:"cluster"`
-	Operation string             `json:"operation"`
-	State     clusterstate.State `json:"state"`            // Scaling, Upgrading, Draining or Recovering
-	Target    string             `json:"target,omitempty"` // of an upgrade
-	Hops      []string           `json:"hops,omitempty"`   // versions that an upgrade stops at on the way
+	Cluster       string             `json:"cluster"`
+	Operation     string             `json:"operation"`
+	State         clusterstate.State `json:"state"` // Scaling, Upgrading, Draining or Recovering
+	version.Route                    // of an upgrade
 }
 
 // ClaimResult says what the operation was given.
@@ -28,7 +30,7 @@ type ClaimResult struct {
 	From      clusterstate.State `json:"from"`                // the state a rollback goes back to
 	TakenOver string             `json:"takenOver,omitempty"` // the dead operation that had the cluster
 	Retry     bool               `json:"retry,omitempty"`     // an upgrade that goes on where one stopped
-	Station   int                `json:"station,omitempty"`   // which hop, or after them the target, it goes to first
+	Next      version.Version    `json:"next,omitempty"`      // of an upgrade: the stop of its route that comes first
 }
 
 // Claim takes the cluster for an operation, or is refused with the reason: the
@@ -37,36 +39,24 @@ type ClaimResult struct {
 func (a *Activities) Claim(ctx context.Context, in ClaimInput) (ClaimResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return ClaimResult{}, permanent(TypeConfig, err)
+		return ClaimResult{}, err
 	}
 	engine, err := a.Engine.Identity(ctx)
 	if err != nil {
 		return ClaimResult{}, fmt.Errorf("identify the engine: %w", err)
 	}
-	claim := clusterstate.Claim{
-		Operation: in.Operation, Engine: engine, To: in.State,
+	claim := lease.Claim{
+		Operation: in.Operation, Run: runOf(ctx), Engine: engine, To: in.State,
 		Dead: func(ctx context.Context, r clusterstate.Record) (bool, error) { return a.holderDead(ctx, r, engine) },
 	}
-	var accepted plan.Acceptance
-	claim.Accept = func(r clusterstate.Record) (target string, err error) {
-		accepted, err = a.accept(ctx, c, r, in)
-		return plan.Canonical(append(slices.Clone(in.Hops), in.Target)[accepted.Station]), err
-	}
+	claim.Accept = func(r clusterstate.Record) (version.Version, error) { return a.accept(ctx, c, r, in) }
 	claimed, err := a.store(c).Acquire(ctx, claim)
 	if err != nil {
 		return ClaimResult{}, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 	}
 	retry := in.State == clusterstate.Upgrading && claimed.From == clusterstate.Alert
-	return ClaimResult{From: claimed.From, TakenOver: claimed.TakenOver, Retry: retry, Station: station(in, claimed.Target)}, nil
-}
-
-// station is where on its way an upgrade is that goes to target next. It goes by
-// the record, because a claim whose answer was lost is answered from that.
-func station(in ClaimInput, target string) int {
-	if at := slices.IndexFunc(in.Hops, func(hop string) bool { return plan.SameVersion(hop, target) }); at >= 0 {
-		return at
-	}
-	return len(in.Hops)
+	// The record says what comes next, also when the answer to an earlier claim was lost.
+	return ClaimResult{From: claimed.From, TakenOver: claimed.TakenOver, Retry: retry, Next: claimed.Target}, nil
 }
 
 // holderDead asks the engine whether the holder's workflow is over. A holder on
@@ -75,7 +65,7 @@ func (a *Activities) holderDead(ctx context.Context, r clusterstate.Record, engi
 	if r.Engine != engine {
 		return false, fmt.Errorf("%w: %s on another Temporal engine (%s, this one is %s), so Ebb cannot tell whether it is alive; "+
 			"if it is gone for good, clear spec.holderIdentity of lease %s/%s and set its annotation ebb/state to Alert",
-			clusterstate.ErrHeld, r.Holder, r.Engine, engine, clusterstate.Namespace, clusterstate.LeaseName)
+			lease.ErrHeld, r.Holder, r.Engine, engine, clusterstate.Namespace, clusterstate.LeaseName)
 	}
 	closed, err := a.Engine.Closed(ctx, r.Holder)
 	if err != nil {
@@ -87,51 +77,35 @@ func (a *Activities) holderDead(ctx context.Context, r clusterstate.Record, engi
 	return closed, nil
 }
 
-// accept decides whether the cluster may go to the state that is asked for.
-func (a *Activities) accept(ctx context.Context, c *cluster.Cluster, r clusterstate.Record, in ClaimInput) (plan.Acceptance, error) {
+// accept decides whether the cluster may go to the state that is asked for, and
+// returns the version that an upgrade goes to first.
+func (a *Activities) accept(ctx context.Context, c *cluster.Cluster, r clusterstate.Record, in ClaimInput) (version.Version, error) {
 	switch in.State {
 	case clusterstate.Recovering:
 		if r.State != clusterstate.Alert {
-			return plan.Acceptance{}, &plan.Refusal{Reason: fmt.Sprintf("it is in state %s: only one in Alert recovers", r.State)}
+			return "", &policy.Refusal{Reason: fmt.Sprintf("it is in state %s: only one in Alert recovers", r.State)}
 		}
-		return plan.Acceptance{}, nil
+		return "", nil
 	case clusterstate.Upgrading:
-		return a.acceptUpgrade(ctx, c, r, in)
+		return a.acceptUpgrade(ctx, c, r, in.Route)
 	default:
-		return plan.Acceptance{}, nil
+		return "", nil
 	}
 }
 
-func (a *Activities) acceptUpgrade(ctx context.Context, c *cluster.Cluster, r clusterstate.Record, in ClaimInput) (plan.Acceptance, error) {
-	nodes, err := listNodes(ctx, c)
+func (a *Activities) acceptUpgrade(ctx context.Context, c *cluster.Cluster, r clusterstate.Record, route version.Route) (version.Version, error) {
+	nodes, err := c.Nodes(ctx)
 	if err != nil {
-		return plan.Acceptance{}, err
+		return "", err
 	}
-	facts := plan.UpgradeFacts{Record: r, Nodes: nodes, Hops: in.Hops, Target: in.Target}
+	facts := policy.UpgradeFacts{Record: r, Nodes: nodes, Route: route}
 	if r.State == clusterstate.Alert {
-		if facts.Down, err = downMachines(ctx, c, nodes); err != nil {
-			return plan.Acceptance{}, err
+		if facts.Down, err = inspect.DownMachines(ctx, c, nodes); err != nil {
+			return "", err
 		}
 	}
-	return plan.AcceptUpgrade(facts)
-}
-
-func downMachines(ctx context.Context, c *cluster.Cluster, nodes []plan.Node) ([]string, error) {
-	provider, err := c.Infra()
-	if err != nil {
-		return nil, permanent(TypeConfig, err)
-	}
-	var down []string
-	for _, n := range nodes {
-		state, err := provider.State(ctx, machineOf(c.Name, n))
-		if err != nil {
-			return nil, fmt.Errorf("state of the machine of %s: %w", n.Name, err)
-		}
-		if state == infra.Stopped || state == infra.Gone {
-			down = append(down, n.Name)
-		}
-	}
-	return down, nil
+	accepted, err := policy.AcceptUpgrade(facts)
+	return accepted.Next, err
 }
 
 // ReleaseInput gives a cluster back.
@@ -140,42 +114,55 @@ type ReleaseInput struct {
 	Operation string             `json:"operation"`
 	State     clusterstate.State `json:"state,omitempty"` // empty = the state it was claimed from
 	Message   string             `json:"message,omitempty"`
-	Version   string             `json:"version,omitempty"` // what every node is at after an upgrade
+	Version   version.Version    `json:"version,omitempty"` // what every node is at after an upgrade
+}
+
+// runOf returns the run ID of the workflow that an activity belongs to.
+func runOf(ctx context.Context) string {
+	if !activity.IsActivity(ctx) {
+		return ""
+	}
+	return activity.GetInfo(ctx).WorkflowExecution.RunID
 }
 
 // ReleaseResult says whether there was something to give back.
 type ReleaseResult struct {
-	Held bool `json:"held"` // false: the operation did not have the cluster, and nothing was written
+	Held       bool `json:"held"`                 // false: the operation did not have the cluster, and nothing was written
+	Unattended bool `json:"unattended,omitempty"` // it is in Alert, and its reconciler could not be resumed
 }
 
 // Release gives the cluster back. An operation that does not have it changes nothing.
 func (a *Activities) Release(ctx context.Context, in ReleaseInput) (ReleaseResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return ReleaseResult{}, permanent(TypeConfig, err)
+		return ReleaseResult{}, err
 	}
-	state, err := a.store(c).Finish(ctx, clusterstate.Outcome{
-		Operation: in.Operation, To: in.State, Message: in.Message, Version: plan.Canonical(in.Version),
+	state, err := a.store(c).Release(ctx, lease.Outcome{
+		Operation: in.Operation, Run: runOf(ctx), To: in.State, Message: in.Message, Version: in.Version,
 	})
-	if errors.Is(err, clusterstate.ErrLost) {
+	if errors.Is(err, lease.ErrLost) {
 		a.Log.Warn("nothing to release", zap.Error(err))
 		return ReleaseResult{}, nil
 	}
-	if err == nil && state == clusterstate.Alert {
-		// Without it the cluster waits in Alert for the retry: no reason to fail the release.
-		if err := a.Engine.Reconcile(ctx, in.Cluster, true); err != nil {
-			a.Log.Warn("the reconciler could not be started", zap.String("cluster", in.Cluster), zap.Error(err))
+	if err != nil {
+		return ReleaseResult{}, err
+	}
+	result := ReleaseResult{Held: true}
+	if state == clusterstate.Alert {
+		if err := a.Engine.Reconcile(ctx, in.Cluster, true); err != nil { // the lock is released all the same
+			a.Log.Warn("the reconciler could not be resumed", zap.String("cluster", in.Cluster), zap.Error(err))
+			result.Unattended = true
 		}
 	}
-	return ReleaseResult{Held: err == nil}, err
+	return result, nil
 }
 
 // AdvanceInput says what an upgrade in hops has reached and where it goes next.
 type AdvanceInput struct {
-	Cluster   string `json:"cluster"`
-	Operation string `json:"operation"`
-	Version   string `json:"version"` // every node is at it
-	Target    string `json:"target"`  // the next hop, or the target
+	Cluster   string          `json:"cluster"`
+	Operation string          `json:"operation"`
+	Version   version.Version `json:"version"` // every node is at it
+	Target    version.Version `json:"target"`  // the next hop, or the target
 }
 
 // AdvanceResult is empty.
@@ -185,11 +172,11 @@ type AdvanceResult struct{}
 func (a *Activities) Advance(ctx context.Context, in AdvanceInput) (AdvanceResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return AdvanceResult{}, permanent(TypeConfig, err)
+		return AdvanceResult{}, err
 	}
-	err = a.store(c).Advance(ctx, in.Operation, plan.Canonical(in.Version), plan.Canonical(in.Target))
-	if errors.Is(err, clusterstate.ErrLost) {
-		return AdvanceResult{}, permanent(TypeRefused, err)
+	err = a.store(c).Advance(ctx, in.Operation, in.Version, in.Target)
+	if errors.Is(err, lease.ErrLost) {
+		return AdvanceResult{}, permanent(operation.TypeRefused, err)
 	}
 	return AdvanceResult{}, err
 }

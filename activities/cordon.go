@@ -14,6 +14,9 @@ import (
 
 	"ebb/internal/cluster"
 	"ebb/internal/clusterstate"
+	"ebb/internal/lease"
+	"ebb/internal/operation"
+	"ebb/internal/version"
 )
 
 // NodeInput names a node of a cluster and the operation that acts on it.
@@ -33,22 +36,22 @@ type CordonResult struct {
 func (a *Activities) Cordon(ctx context.Context, in NodeInput) (CordonResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return CordonResult{}, permanent(TypeConfig, err)
+		return CordonResult{}, err
 	}
 	result := CordonResult{}
 	_, err = editNode(ctx, c, in.Node, func(n *core.Node) map[string]any {
 		if n.Spec.Unschedulable {
-			result.Ours = n.Annotations[clusterstate.CordonedBy] == in.Operation
+			result.Ours = n.Annotations[clusterstate.AnnotationCordonedBy] == in.Operation
 			return nil
 		}
 		result.Ours = true
 		return map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{clusterstate.CordonedBy: in.Operation}},
+			"metadata": map[string]any{"annotations": map[string]any{clusterstate.AnnotationCordonedBy: in.Operation}},
 			"spec":     map[string]any{"unschedulable": true},
 		}
 	})
 	if apierrors.IsNotFound(err) {
-		return CordonResult{}, permanentf(TypeConfig, "cordon node %s: it is not in cluster %s any more", in.Node, in.Cluster)
+		return CordonResult{}, permanentf(operation.TypeConfig, "cordon node %s: it is not in cluster %s any more", in.Node, in.Cluster)
 	}
 	if err != nil {
 		return CordonResult{}, fmt.Errorf("cordon node %s: %w", in.Node, err)
@@ -66,7 +69,7 @@ type UncordonResult struct {
 func (a *Activities) Uncordon(ctx context.Context, in NodeInput) (UncordonResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return UncordonResult{}, permanent(TypeConfig, err)
+		return UncordonResult{}, err
 	}
 	done, err := uncordon(ctx, c, in.Node, in.Operation)
 	return UncordonResult{Uncordoned: done}, err
@@ -74,11 +77,11 @@ func (a *Activities) Uncordon(ctx context.Context, in NodeInput) (UncordonResult
 
 func uncordon(ctx context.Context, c *cluster.Cluster, node, operation string) (bool, error) {
 	done, err := editNode(ctx, c, node, func(n *core.Node) map[string]any {
-		if n.Annotations[clusterstate.CordonedBy] != operation || !n.Spec.Unschedulable {
+		if n.Annotations[clusterstate.AnnotationCordonedBy] != operation || !n.Spec.Unschedulable {
 			return nil
 		}
 		return map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{clusterstate.CordonedBy: nil}},
+			"metadata": map[string]any{"annotations": map[string]any{clusterstate.AnnotationCordonedBy: nil}},
 			"spec":     map[string]any{"unschedulable": nil},
 		}
 	})
@@ -94,8 +97,8 @@ func uncordon(ctx context.Context, c *cluster.Cluster, node, operation string) (
 // UncordonAllInput names operations that are over and left their cordons behind.
 type UncordonAllInput struct {
 	Cluster   string `json:"cluster"`
-	Operation string `json:"operation"`        // one, or several separated by commas
-	Holder    string `json:"holder,omitempty"` // the operation that took their place
+	Operation string `json:"operation"` // one, or several separated by commas
+	Holder    string `json:"holder"`    // the operation that took their place
 }
 
 // UncordonAllResult lists the nodes that were uncordoned.
@@ -108,9 +111,9 @@ type UncordonAllResult struct {
 func (a *Activities) UncordonAll(ctx context.Context, in UncordonAllInput) (UncordonAllResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return UncordonAllResult{}, permanent(TypeConfig, err)
+		return UncordonAllResult{}, err
 	}
-	nodes, err := listNodes(ctx, c)
+	nodes, err := c.Nodes(ctx)
 	if err != nil {
 		return UncordonAllResult{}, err
 	}
@@ -127,12 +130,9 @@ func (a *Activities) UncordonAll(ctx context.Context, in UncordonAllInput) (Unco
 			result.Nodes = append(result.Nodes, n.Name)
 		}
 	}
-	if in.Holder == "" { // asked for by a workflow of an older version
-		return result, nil
-	}
 	err = a.store(c).Cleaned(ctx, in.Holder, in.Operation)
-	if errors.Is(err, clusterstate.ErrLost) {
-		return UncordonAllResult{}, permanent(TypeRefused, err)
+	if errors.Is(err, lease.ErrLost) {
+		return UncordonAllResult{}, permanent(operation.TypeRefused, err)
 	}
 	return result, err
 }
@@ -140,7 +140,7 @@ func (a *Activities) UncordonAll(ctx context.Context, in UncordonAllInput) (Unco
 // RecordVersionInput names the version that a node was brought to.
 type RecordVersionInput struct {
 	NodeInput
-	Version string `json:"version"`
+	Version version.Version `json:"version"`
 }
 
 // RecordVersionResult is empty.
@@ -151,13 +151,13 @@ type RecordVersionResult struct{}
 func (a *Activities) RecordVersion(ctx context.Context, in RecordVersionInput) (RecordVersionResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return RecordVersionResult{}, permanent(TypeConfig, err)
+		return RecordVersionResult{}, err
 	}
 	_, err = editNode(ctx, c, in.Node, func(n *core.Node) map[string]any {
-		if n.Annotations[annotationNodeVersion] == in.Version {
+		if n.Annotations[clusterstate.AnnotationNodeVersion] == string(in.Version) {
 			return nil
 		}
-		return map[string]any{"metadata": map[string]any{"annotations": map[string]any{annotationNodeVersion: in.Version}}}
+		return map[string]any{"metadata": map[string]any{"annotations": map[string]any{clusterstate.AnnotationNodeVersion: in.Version}}}
 	})
 	if err != nil {
 		return RecordVersionResult{}, fmt.Errorf("record the version of node %s: %w", in.Node, err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ebb/internal/drain"
+	"ebb/internal/operation"
 )
 
 // DrainSettingsInput names the cluster whose settings are wanted.
@@ -26,11 +27,11 @@ type DrainSettings struct {
 func (a *Activities) DrainSettings(ctx context.Context, in DrainSettingsInput) (DrainSettings, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return DrainSettings{}, permanent(TypeConfig, err)
+		return DrainSettings{}, err
 	}
 	settings, err := c.Settings()
 	if err != nil {
-		return DrainSettings{}, permanent(TypeConfig, err)
+		return DrainSettings{}, err
 	}
 	return DrainSettings{
 		Timeout: settings.Drain.Timeout.D(), RetryInterval: settings.Drain.RetryInterval.D(),
@@ -53,23 +54,23 @@ type DrainInput struct {
 func (a *Activities) Drain(ctx context.Context, in DrainInput) (drain.Result, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return drain.Result{}, permanent(TypeConfig, err)
+		return drain.Result{}, err
 	}
-	var latest atomic.Pointer[drain.Progress]
-	latest.Store(&drain.Progress{Node: in.Node})
+	var latest atomic.Pointer[operation.DrainProgress]
+	latest.Store(&operation.DrainProgress{Node: in.Node})
 	defer keepAlive(ctx, func() any { return *latest.Load() })()
 	result, err := drain.Run(ctx, drain.Request{
 		Cluster: c, Node: in.Node, Operation: in.Operation, Settings: in.Settings, Deadline: in.Deadline, Log: a.Log,
-		Report: func(p drain.Progress) { latest.Store(&p) },
+		Report: func(p operation.DrainProgress) { latest.Store(&p) },
 	})
 	var failed *drain.Error
 	switch {
 	case errors.Is(err, drain.ErrUncordoned):
-		return drain.Result{}, permanent(TypeUncordoned, err)
-	case errors.Is(err, drain.ErrRefused), errors.Is(err, drain.ErrReturning):
-		return drain.Result{}, permanent(TypeCannotDrain, err, *latest.Load())
+		return drain.Result{}, permanent(operation.TypeUncordoned, err)
+	case errors.Is(err, drain.ErrForbidden), errors.Is(err, drain.ErrRecreated):
+		return drain.Result{}, permanent(operation.TypeCannotDrain, err, *latest.Load())
 	case errors.As(err, &failed):
-		return drain.Result{}, permanent(TypeDrain, err, *latest.Load())
+		return drain.Result{}, permanent(operation.TypeDrain, err, *latest.Load())
 	}
 	return result, err
 }

@@ -8,25 +8,12 @@ import (
 	"go.temporal.io/sdk/temporal"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"ebb/internal/clusterstate"
+	"ebb/internal/cluster"
 	"ebb/internal/infra"
+	"ebb/internal/lease"
 	"ebb/internal/nodessh"
-	"ebb/internal/plan"
-)
-
-// Types of the errors that trying again cannot help. Every other error of an
-// activity is retried by its policy.
-const (
-	TypeRefused     = "Refused"      // the operation must not start
-	TypeConfig      = "Config"       // the configuration or the request is wrong
-	TypeNodeAccess  = "NodeAccess"   // host key, login or address of a node is wrong
-	TypeDrain       = "DrainFailed"  // an attempt ended with pods left; details: drain.Progress
-	TypeCannotDrain = "CannotDrain"  // another attempt with the same settings would end the same way; details: drain.Progress
-	TypeUncordoned  = "Uncordoned"   // somebody uncordoned the node during its drain
-	TypeScript      = "ScriptFailed" // the script on a node failed
-	TypeNotReady    = "NodeNotReady" // a node did not become Ready in time
-	TypeVersion     = "WrongVersion" // a node is not at the version it should be at
-	TypeUnhealthy   = "Unhealthy"    // the cluster is not fit for a step
+	"ebb/internal/operation"
+	"ebb/internal/policy"
 )
 
 // fault is an error that trying again cannot help.
@@ -49,10 +36,13 @@ func permanentf(kind, format string, args ...any) error {
 
 // classify is the one place that decides which errors are permanent, and turns
 // them into what Temporal understands. It drops the chain of causes: the text
-// says it all, and types of other packages mean nothing in a history.
+// says it all, and types of other packages mean nothing in a history. Credentials that
+// an API server does not accept (401) may be replaced at any moment, as every token
+// that expires is, so that they are like an API server that is away.
 func classify(err error) error {
 	var (
-		refusal *plan.Refusal
+		refusal *policy.Refusal
+		config  *cluster.ConfigError
 		f       *fault
 	)
 	switch {
@@ -60,14 +50,16 @@ func classify(err error) error {
 		return err
 	case errors.As(err, &f):
 		return final(f.kind, err, f.details...)
-	case errors.As(err, &refusal), errors.Is(err, clusterstate.ErrHeld):
-		return final(TypeRefused, err)
+	case errors.As(err, &refusal), errors.Is(err, lease.ErrHeld):
+		return final(operation.TypeRefused, err)
+	case errors.As(err, &config):
+		return final(operation.TypeConfig, err)
 	case nodessh.Permanent(err):
-		return final(TypeNodeAccess, err)
+		return final(operation.TypeNodeAccess, err)
 	case infra.Permanent(err):
-		return final(TypeConfig, err)
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		return final(TypeConfig, err)
+		return final(operation.TypeConfig, err)
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		return final(operation.TypeConfig, err)
 	}
 	return err
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 
 	"ebb/internal/infra"
-	"ebb/internal/plan"
+	"ebb/internal/policy"
 )
 
 // DetachISOInput names a node and, through it, its machine.
 type DetachISOInput struct {
-	Cluster string    `json:"cluster"`
-	Node    plan.Node `json:"node"`
+	Cluster string      `json:"cluster"`
+	Node    policy.Node `json:"node"`
 }
 
 // DetachISOResult says whether the machine is without an ISO now.
@@ -30,7 +30,7 @@ func (a *Activities) DetachISO(ctx context.Context, in DetachISOInput) (DetachIS
 	if !ok {
 		return DetachISOResult{}, nil
 	}
-	if err := detacher.DetachISO(ctx, machineOf(in.Cluster, in.Node)); err != nil {
+	if err := detacher.DetachISO(ctx, infra.MachineOf(in.Cluster, in.Node)); err != nil {
 		return DetachISOResult{}, err // it names the node
 	}
 	return DetachISOResult{Detached: true}, nil

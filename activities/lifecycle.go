@@ -5,6 +5,9 @@ import (
 	"errors"
 	"time"
 
+	"ebb/internal/operation"
+	"ebb/internal/wait"
+
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
@@ -14,28 +17,13 @@ import (
 // fresh the progress is that a user sees.
 const heartbeatInterval = time.Second
 
-// keepAlive heartbeats with the latest details until the returned function is called.
+// keepAlive heartbeats with the latest details, at once and then every
+// heartbeatInterval, until the returned function is called.
 func keepAlive(ctx context.Context, details func() any) (stop func()) {
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		ticker := time.NewTicker(heartbeatInterval)
-		defer ticker.Stop()
-		for {
-			activity.RecordHeartbeat(ctx, details())
-			select {
-			case <-done:
-				return
-			case <-ticker.C:
-			}
-		}
-	}()
-	return func() { close(done); <-ended }
+	beat := func() { activity.RecordHeartbeat(ctx, details()) }
+	beat()
+	return wait.Every(heartbeatInterval, beat)
 }
-
-// TypeWorkerStopping is the type of the error by which an activity hands over to
-// another worker.
-const TypeWorkerStopping = "WorkerStopping"
 
 // errStopping ends an activity whose worker shuts down. It is retried at once,
 // on another worker, which goes on from the last heartbeat.
@@ -70,7 +58,7 @@ func (e *edge) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActiv
 	}()
 	out, err := e.Next.ExecuteActivity(ctx, in)
 	if err != nil && errors.Is(context.Cause(ctx), errStopping) {
-		return nil, temporal.NewApplicationErrorWithOptions(errStopping.Error(), TypeWorkerStopping,
+		return nil, temporal.NewApplicationErrorWithOptions(errStopping.Error(), operation.TypeWorkerStopping,
 			temporal.ApplicationErrorOptions{NextRetryDelay: time.Millisecond})
 	}
 	return out, classify(err)

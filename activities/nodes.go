@@ -5,15 +5,13 @@ import (
 	"fmt"
 	"time"
 
-	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb/internal/cluster"
-	"ebb/internal/clusterstate"
 	"ebb/internal/config"
-	"ebb/internal/infra"
-	"ebb/internal/plan"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
 )
 
 // SurveyInput names the cluster to look at.
@@ -24,7 +22,7 @@ type SurveyInput struct {
 // Survey is a cluster as an operation finds it, with the settings that hold for
 // the whole operation. (Those of a drain are read again for each attempt.)
 type Survey struct {
-	Nodes   []plan.Node     `json:"nodes"` // sorted by plan.Sort
+	Nodes   []policy.Node   `json:"nodes"` // sorted by policy.Sort
 	Scale   ScaleSettings   `json:"scale"`
 	Upgrade UpgradeSettings `json:"upgrade"`
 }
@@ -51,17 +49,17 @@ type UpgradeSettings struct {
 func (a *Activities) Survey(ctx context.Context, in SurveyInput) (Survey, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return Survey{}, permanent(TypeConfig, err)
+		return Survey{}, err
 	}
 	settings, err := c.Settings()
 	if err != nil {
-		return Survey{}, permanent(TypeConfig, err)
+		return Survey{}, err
 	}
-	nodes, err := listNodes(ctx, c)
+	nodes, err := c.Nodes(ctx)
 	if err != nil {
 		return Survey{}, err
 	}
-	_, workers := plan.UpgradeOrder(nodes)
+	_, workers := policy.UpgradeOrder(nodes)
 	return Survey{
 		Nodes: nodes,
 		Scale: ScaleSettings{
@@ -75,79 +73,27 @@ func (a *Activities) Survey(ctx context.Context, in SurveyInput) (Survey, error)
 func upgradeSettings(u config.Upgrade, workers int) UpgradeSettings {
 	return UpgradeSettings{
 		Retries: *u.Retries, NodeTimeout: u.NodeTimeout.D(), Timeout: u.Timeout.D(),
-		ReadyTimeout: u.ReadyTimeout.D(), SteadyInterval: u.SteadyInterval.D(), MaxUnavailable: u.Unavailable(workers),
+		ReadyTimeout: u.ReadyTimeout.D(), SteadyInterval: u.SteadyInterval.D(), MaxUnavailable: u.MaxUnavailableWorkers(workers),
 	}
-}
-
-func listNodes(ctx context.Context, c *cluster.Cluster) ([]plan.Node, error) {
-	list, err := c.Client.CoreV1().Nodes().List(ctx, meta.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list the nodes of %s: %w", c.Name, err)
-	}
-	return PlanNodes(list.Items), nil
-}
-
-// PlanNodes is the nodes of a cluster as plans see them, sorted.
-func PlanNodes(list []core.Node) []plan.Node {
-	nodes := make([]plan.Node, len(list))
-	for i := range list {
-		nodes[i] = planNode(&list[i])
-	}
-	return plan.Sort(nodes)
 }
 
 // NodeResult is a node as it is now.
 type NodeResult struct {
-	Node plan.Node `json:"node"`
+	Node policy.Node `json:"node"`
 }
 
 // Node reads one node anew.
 func (a *Activities) Node(ctx context.Context, in NodeInput) (NodeResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return NodeResult{}, permanent(TypeConfig, err)
+		return NodeResult{}, err
 	}
 	node, err := c.Client.CoreV1().Nodes().Get(ctx, in.Node, meta.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return NodeResult{}, permanentf(TypeConfig, "node %s is not in cluster %s any more", in.Node, in.Cluster)
+		return NodeResult{}, permanentf(operation.TypeConfig, "node %s is not in cluster %s any more", in.Node, in.Cluster)
 	}
 	if err != nil {
 		return NodeResult{}, fmt.Errorf("read node %s: %w", in.Node, err)
 	}
-	return NodeResult{Node: planNode(node)}, nil
-}
-
-func planNode(n *core.Node) plan.Node {
-	node := plan.Node{
-		Name: n.Name, UID: string(n.UID), Role: plan.Worker,
-		Version: n.Status.NodeInfo.KubeletVersion, Recorded: n.Annotations[annotationNodeVersion],
-		Ready: nodeReady(n), Unschedulable: n.Spec.Unschedulable, CordonedBy: n.Annotations[clusterstate.CordonedBy],
-		Manual:    n.Labels[labelManualUpgrade] == "true",
-		MachineID: n.Status.NodeInfo.MachineID, ProviderID: n.Spec.ProviderID, Created: n.CreationTimestamp.Time,
-	}
-	if _, ok := n.Labels[labelControlPlane]; ok {
-		node.Role = plan.ControlPlane
-	}
-	for _, address := range n.Status.Addresses {
-		if address.Type == core.NodeInternalIP {
-			node.Addresses = append(node.Addresses, address.Address)
-		}
-	}
-	return node
-}
-
-func nodeReady(n *core.Node) bool {
-	for _, condition := range n.Status.Conditions {
-		if condition.Type == core.NodeReady {
-			return condition.Status == core.ConditionTrue
-		}
-	}
-	return false
-}
-
-func machineOf(clusterName string, n plan.Node) infra.Machine {
-	return infra.Machine{
-		Cluster: clusterName, Node: n.Name, UID: n.UID, ProviderID: n.ProviderID,
-		MachineID: n.MachineID, Addresses: n.Addresses,
-	}
+	return NodeResult{Node: cluster.PolicyNode(node)}, nil
 }

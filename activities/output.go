@@ -7,24 +7,11 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"ebb/internal/operation"
+	"ebb/internal/tail"
+	"ebb/internal/wait"
 )
-
-// SignalOutput carries the output of a script into the history of the workflow
-// that runs it: that is the operation's log. Nobody handles it there; whoever
-// reads the log reads the history.
-const SignalOutput = "output"
-
-// Output is a piece of a script's output. A piece that was sent twice, because
-// its worker died in between, has the same offset twice.
-type Output struct {
-	Node    string `json:"node"`
-	Phase   string `json:"phase"`
-	Hop     int    `json:"hop,omitempty"`
-	Attempt int    `json:"attempt"`
-	Offset  int64  `json:"offset"` // of the piece in the output, in bytes
-	Size    int64  `json:"size"`   // of the piece, in bytes; Text may differ where it is no UTF-8
-	Text    string `json:"text"`
-}
 
 const (
 	// outputEvery is how old a line may be before it is sent.
@@ -39,18 +26,18 @@ const (
 // recorder sends what a script prints to the operation's log, and knows how much
 // of it has arrived there.
 type recorder struct {
-	send func(context.Context, Output) error
-	run  Output // names the run
-	rest string // where the rest is, when it is more than the log takes
+	send func(context.Context, operation.Output) error
+	run  operation.Output // names the run
+	rest string           // where the rest is, when it is more than the log takes
 
 	mu      sync.Mutex
-	arrived scriptProgress // what the heartbeat says
+	arrived operation.ScriptProgress // what the heartbeat says
 	pending []byte
 	sending sync.Mutex // one piece at a time, in order
 }
 
 // progress is what has arrived in the log.
-func (r *recorder) progress() scriptProgress {
+func (r *recorder) progress() operation.ScriptProgress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.arrived
@@ -77,21 +64,9 @@ func (r *recorder) write(ctx context.Context, chunk []byte) error {
 
 // keepSending sends whole lines every second until the returned function is called.
 func (r *recorder) keepSending(ctx context.Context) (stop func()) {
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		ticker := time.NewTicker(outputEvery)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-ticker.C:
-				_ = r.flush(ctx, false) // is tried again, and at the end must not fail
-			}
-		}
-	}()
-	return func() { close(done); <-ended }
+	return wait.Every(outputEvery, func() {
+		_ = r.flush(ctx, false) // is tried again, and at the end must not fail
+	})
 }
 
 // flush sends what is pending: whole lines, or with all set also a line that has
@@ -136,5 +111,5 @@ func (r *recorder) sent(piece []byte) {
 	defer r.mu.Unlock()
 	r.pending = r.pending[len(piece):]
 	r.arrived.Offset += int64(len(piece))
-	r.arrived.Output = tail(r.arrived.Output+string(piece), outputTail)
+	r.arrived.Output = tail.Of(r.arrived.Output+string(piece), outputTail)
 }

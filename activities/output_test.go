@@ -6,16 +6,18 @@ import (
 	"strings"
 	"testing"
 
+	"ebb/internal/operation"
+
 	"github.com/stretchr/testify/require"
 )
 
 // logOf records into memory; while broken nothing arrives.
 type logOf struct {
-	pieces []Output
+	pieces []operation.Output
 	broken error
 }
 
-func (l *logOf) send(_ context.Context, o Output) error {
+func (l *logOf) send(_ context.Context, o operation.Output) error {
 	if l.broken != nil {
 		return l.broken
 	}
@@ -33,15 +35,15 @@ func (l *logOf) text() string {
 
 func TestRecorderSendsWholeLinesAndAtTheEndTheRest(t *testing.T) {
 	l := &logOf{}
-	r := &recorder{send: l.send, run: Output{Node: "w1", Phase: PhaseUpgrade, Attempt: 1}}
+	r := &recorder{send: l.send, run: operation.Output{Node: "w1", Phase: PhaseUpgrade, Attempt: 1}}
 	require.NoError(t, r.write(t.Context(), []byte("one\ntwo\nthr")))
 	require.Empty(t, l.pieces, "sent once a second, not chunk by chunk")
 	require.NoError(t, r.flush(t.Context(), false))
-	require.Equal(t, []Output{{Node: "w1", Phase: PhaseUpgrade, Attempt: 1, Offset: 0, Size: 8, Text: "one\ntwo\n"}}, l.pieces)
-	require.Equal(t, scriptProgress{Offset: 8, Output: "one\ntwo\n"}, r.progress())
+	require.Equal(t, []operation.Output{{Node: "w1", Phase: PhaseUpgrade, Attempt: 1, Offset: 0, Size: 8, Text: "one\ntwo\n"}}, l.pieces)
+	require.Equal(t, operation.ScriptProgress{Offset: 8, Output: "one\ntwo\n"}, r.progress())
 	require.NoError(t, r.write(t.Context(), []byte("ee")))
 	require.NoError(t, r.flush(t.Context(), true))
-	require.Equal(t, Output{Node: "w1", Phase: PhaseUpgrade, Attempt: 1, Offset: 8, Size: 5, Text: "three"}, l.pieces[1])
+	require.Equal(t, operation.Output{Node: "w1", Phase: PhaseUpgrade, Attempt: 1, Offset: 8, Size: 5, Text: "three"}, l.pieces[1])
 }
 
 func TestRecorderLosesNothingWhenTheLogIsAway(t *testing.T) {

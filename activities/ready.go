@@ -8,7 +8,11 @@ import (
 	core "k8s.io/api/core/v1"
 
 	"ebb/internal/cluster"
-	"ebb/internal/plan"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
+	"ebb/internal/tail"
+	"ebb/internal/version"
+	"ebb/internal/wait"
 )
 
 // steadyAnswers is how many good answers in a row, one each upgrade.steadyInterval, make
@@ -22,11 +26,11 @@ const steadyTimeout = 2 * time.Second
 
 // WaitReadyInput says what to wait for, and until when.
 type WaitReadyInput struct {
-	Cluster  string        `json:"cluster"`
-	Node     plan.Node     `json:"node"`
-	Version  string        `json:"version"` // the kubelet must report it
-	Steady   time.Duration `json:"steady"`  // between the answers that make an API server steady
-	Deadline time.Time     `json:"deadline"`
+	Cluster  string          `json:"cluster"`
+	Node     policy.Node     `json:"node"`
+	Version  version.Version `json:"version"` // the kubelet must report it
+	Steady   time.Duration   `json:"steady"`  // between the answers that make an API server steady
+	Deadline time.Time       `json:"deadline"`
 }
 
 // WaitReadyResult is empty.
@@ -38,22 +42,22 @@ type WaitReadyResult struct{}
 func (a *Activities) WaitReady(ctx context.Context, in WaitReadyInput) (WaitReadyResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return WaitReadyResult{}, permanent(TypeConfig, err)
+		return WaitReadyResult{}, err
 	}
 	bounded, cancel := context.WithDeadline(ctx, in.Deadline)
 	defer cancel()
 	defer keepAlive(ctx, func() any { return nil })()
 
 	seen, err := waitNode(bounded, c, in)
-	if err == nil && in.Node.Role != plan.Worker {
+	if err == nil && in.Node.Role != policy.Worker {
 		seen, err = waitSteady(bounded, c, in.Steady)
 	}
 	switch {
 	case ctx.Err() != nil:
 		return WaitReadyResult{}, ctx.Err()
 	case bounded.Err() != nil:
-		return WaitReadyResult{}, permanentf(TypeNotReady, "node %s is not Ready at %s by %s: %s",
-			in.Node.Name, plan.Canonical(in.Version), in.Deadline.Format(time.RFC3339), seen)
+		return WaitReadyResult{}, permanentf(operation.TypeNotReady, "node %s is not Ready at %s by %s: %s",
+			in.Node.Name, in.Version, in.Deadline.Format(time.RFC3339), seen)
 	}
 	return WaitReadyResult{}, err
 }
@@ -71,7 +75,7 @@ func waitNode(ctx context.Context, c *cluster.Cluster, in WaitReadyInput) (seen 
 		seen = "it is not in the cluster"
 		if node != nil {
 			seen = describe(node)
-			if nodeReady(node) && plan.SameVersion(node.Status.NodeInfo.KubeletVersion, in.Version) {
+			if cluster.NodeReady(node) && version.Of(node.Status.NodeInfo.KubeletVersion) == in.Version {
 				return seen, nil
 			}
 		}
@@ -95,19 +99,14 @@ func describe(n *core.Node) string {
 
 // waitSteady asks the API server until it has answered well often enough in a row.
 func waitSteady(ctx context.Context, c *cluster.Cluster, interval time.Duration) (seen string, err error) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for good := 0; good < steadyAnswers; {
+	good := 0
+	err = wait.Poll(ctx, interval, func() (bool, error) {
 		body, err := c.Client.CoreV1().RESTClient().Get().AbsPath("/readyz").Timeout(steadyTimeout).DoRaw(ctx)
 		good++
 		if err != nil {
-			good, seen = 0, fmt.Sprintf("the API server is not steady: %v %s", err, tail(string(body), 200))
+			good, seen = 0, fmt.Sprintf("the API server is not steady: %v %s", err, tail.Of(string(body), 200))
 		}
-		select {
-		case <-ctx.Done():
-			return seen, ctx.Err()
-		case <-ticker.C:
-		}
-	}
-	return "", nil
+		return good == steadyAnswers, nil
+	})
+	return seen, err
 }

@@ -5,7 +5,8 @@ import (
 	"fmt"
 
 	"ebb/internal/clusterstate"
-	"ebb/internal/plan"
+	"ebb/internal/policy"
+	"ebb/internal/version"
 )
 
 // DiagnoseInput names the cluster to look at.
@@ -17,25 +18,25 @@ type DiagnoseInput struct {
 type Diagnosis struct {
 	State   clusterstate.State `json:"state"`
 	Faults  []string           `json:"faults,omitempty"`  // what keeps it from Running
-	Version string             `json:"version,omitempty"` // what every node is at, when that is the target of the upgrade that failed
+	Version version.Version    `json:"version,omitempty"` // what every node is at, when that is the target of the upgrade that failed
 }
 
-// Diagnose reads a cluster's state and what plan.Unrecovered says of it.
+// Diagnose reads a cluster's state and what policy.Unrecovered says of it.
 func (a *Activities) Diagnose(ctx context.Context, in DiagnoseInput) (Diagnosis, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return Diagnosis{}, permanent(TypeConfig, err)
+		return Diagnosis{}, err
 	}
 	record, err := a.store(c).Get(ctx)
 	if err != nil {
 		return Diagnosis{}, err
 	}
-	nodes, err := listNodes(ctx, c)
+	nodes, err := c.Nodes(ctx)
 	if err != nil {
 		return Diagnosis{}, err
 	}
-	d := Diagnosis{State: record.State, Faults: plan.Unrecovered(record, nodes)}
-	if record.Target != "" && len(nodes) > 0 && plan.SameVersion(nodes[0].Version, record.Target) {
+	d := Diagnosis{State: record.State, Faults: policy.Unrecovered(record, nodes)}
+	if record.Target != "" && len(nodes) > 0 && nodes[0].Version == record.Target {
 		d.Version = record.Target
 	}
 	return d, nil
@@ -70,4 +71,20 @@ func (a *Activities) Rest(ctx context.Context, in RestInput) (RestResult, error)
 		return RestResult{}, fmt.Errorf("resume the reconciler of %s: %w", in.Cluster, again)
 	}
 	return RestResult{}, err
+}
+
+// AttendInput names a cluster in Alert whose reconciler does not look at it.
+type AttendInput struct {
+	Cluster string `json:"cluster"`
+}
+
+// AttendResult is empty.
+type AttendResult struct{}
+
+// Attend resumes the reconciler of a cluster.
+func (a *Activities) Attend(ctx context.Context, in AttendInput) (AttendResult, error) {
+	if err := a.Engine.Reconcile(ctx, in.Cluster, true); err != nil {
+		return AttendResult{}, fmt.Errorf("resume the reconciler of %s: %w", in.Cluster, err)
+	}
+	return AttendResult{}, nil
 }

@@ -9,13 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"ebb/internal/infra"
-	"ebb/internal/plan"
+	"ebb/internal/policy"
 )
 
 // MachineInput names a node and, through it, its machine.
 type MachineInput struct {
-	Cluster string    `json:"cluster"`
-	Node    plan.Node `json:"node"`
+	Cluster string      `json:"cluster"`
+	Node    policy.Node `json:"node"`
 }
 
 // MachineResult is the state of a machine.
@@ -29,7 +29,7 @@ func (a *Activities) Machine(ctx context.Context, in MachineInput) (MachineResul
 	if err != nil {
 		return MachineResult{}, err
 	}
-	state, err := provider.State(ctx, machineOf(in.Cluster, in.Node))
+	state, err := provider.State(ctx, infra.MachineOf(in.Cluster, in.Node))
 	if err != nil {
 		return MachineResult{}, fmt.Errorf("state of the machine of %s: %w", in.Node.Name, err)
 	}
@@ -44,7 +44,7 @@ type DeleteNodeResult struct{}
 func (a *Activities) DeleteNode(ctx context.Context, in MachineInput) (DeleteNodeResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
-		return DeleteNodeResult{}, permanent(TypeConfig, err)
+		return DeleteNodeResult{}, err
 	}
 	uid := types.UID(in.Node.UID)
 	err = c.Client.CoreV1().Nodes().Delete(ctx, in.Node.Name, meta.DeleteOptions{Preconditions: &meta.Preconditions{UID: &uid}})
@@ -64,7 +64,7 @@ func (a *Activities) DestroyMachine(ctx context.Context, in MachineInput) (Destr
 	if err != nil {
 		return DestroyMachineResult{}, err
 	}
-	if err := provider.Destroy(ctx, machineOf(in.Cluster, in.Node)); err != nil {
+	if err := provider.Destroy(ctx, infra.MachineOf(in.Cluster, in.Node)); err != nil {
 		return DestroyMachineResult{}, fmt.Errorf("destroy the machine of %s: %w", in.Node.Name, err)
 	}
 	return DestroyMachineResult{}, nil
@@ -73,11 +73,11 @@ func (a *Activities) DestroyMachine(ctx context.Context, in MachineInput) (Destr
 func (a *Activities) provider(ctx context.Context, name string) (infra.Provider, error) {
 	c, err := a.Clusters.Get(ctx, name)
 	if err != nil {
-		return nil, permanent(TypeConfig, err)
+		return nil, err
 	}
 	provider, err := c.Infra()
 	if err != nil {
-		return nil, permanent(TypeConfig, err)
+		return nil, err
 	}
 	return provider, nil
 }

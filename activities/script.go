@@ -11,9 +11,14 @@ import (
 	"go.temporal.io/sdk/activity"
 	"go.uber.org/zap"
 
+	"ebb/internal/nodeaccess"
 	"ebb/internal/nodessh"
-	"ebb/internal/plan"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
 	"ebb/internal/scripts"
+	"ebb/internal/tail"
+	"ebb/internal/version"
+	"ebb/internal/wait"
 )
 
 // Phases of a script on a node.
@@ -40,12 +45,12 @@ const resetScript = "#!/bin/sh\nexec kubeadm reset --force\n"
 // ScriptInput says which script to run where.
 type ScriptInput struct {
 	NodeInput
-	On       plan.Node `json:"on"`
-	Phase    string    `json:"phase"`
-	Target   string    `json:"target,omitempty"`
-	Hop      int       `json:"hop,omitempty"` // of an upgrade in hops; each is a run of its own on the node
-	Attempt  int       `json:"attempt"`       // 1 for the first; each attempt is a run of its own on the node
-	Deadline time.Time `json:"deadline"`
+	On       policy.Node     `json:"on"`
+	Phase    string          `json:"phase"`
+	Target   version.Version `json:"target,omitempty"`
+	Hop      int             `json:"hop,omitempty"` // of an upgrade in hops; each is a run of its own on the node
+	Attempt  int             `json:"attempt"`       // 1 for the first; each attempt is a run of its own on the node
+	Deadline time.Time       `json:"deadline"`
 }
 
 // ScriptResult is the end of a script.
@@ -54,26 +59,27 @@ type ScriptResult struct {
 	Output string `json:"output,omitempty"` // the last 2,000 bytes
 }
 
-// scriptProgress is the heartbeat of a running script.
-type scriptProgress struct {
-	Node   string `json:"node"`
-	Offset int64  `json:"offset"` // bytes of output that are in the operation's log
-	Output string `json:"output"` // the last 2,000 bytes of it
-}
-
 // RunScript runs a script on a node, detached and at most once for each
 // operation, node, phase and attempt: after a lost connection or a dead worker it
 // reattaches to the run that is there. A script that fails is a permanent error
 // with the end of its output; one that is past the deadline is stopped first.
 func (a *Activities) RunScript(ctx context.Context, in ScriptInput) (ScriptResult, error) {
-	target, settings, err := a.reach(ctx, in.Cluster, in.On)
+	c, err := a.Clusters.Get(ctx, in.Cluster)
+	if err != nil {
+		return ScriptResult{}, err
+	}
+	settings, err := c.Settings()
+	if err != nil {
+		return ScriptResult{}, err
+	}
+	target, err := nodeaccess.Resolve(ctx, c, in.On, a.Log)
 	if err != nil {
 		return ScriptResult{}, err
 	}
 	body := []byte(resetScript)
 	if in.Phase != PhaseReset {
 		if body, err = scripts.Load(settings.Upgrade.Script); err != nil {
-			return ScriptResult{}, permanent(TypeConfig, err)
+			return ScriptResult{}, permanent(operation.TypeConfig, err)
 		}
 	}
 	name := in.runName()
@@ -84,7 +90,7 @@ func (a *Activities) RunScript(ctx context.Context, in ScriptInput) (ScriptResul
 			Script: body,
 			Env: map[string]string{
 				"EBB_PHASE": in.Phase, "EBB_ROLE": string(in.On.Role), "EBB_NODE": in.Node, "EBB_OPERATION": in.Operation,
-				"EBB_TARGET_VERSION": plan.Canonical(in.Target), "EBB_CURRENT_VERSION": plan.Canonical(in.On.Version),
+				"EBB_TARGET_VERSION": string(in.Target), "EBB_CURRENT_VERSION": string(in.On.Version),
 				"EBB_KUBEADM_FLAGS": strings.Join(settings.Upgrade.KubeadmFlags, " "), "EBB_BUNDLE_DIR": settings.Upgrade.BundleDir,
 			},
 		},
@@ -102,15 +108,15 @@ func (a *Activities) RunScript(ctx context.Context, in ScriptInput) (ScriptResul
 func (a *Activities) recorder(ctx context.Context, in ScriptInput, dir string) *recorder {
 	workflow := activity.GetInfo(ctx).WorkflowExecution
 	r := &recorder{
-		run:  Output{Node: in.Node, Phase: in.Phase, Hop: in.Hop, Attempt: in.Attempt},
+		run:  operation.Output{Node: in.Node, Phase: in.Phase, Hop: in.Hop, Attempt: in.Attempt},
 		rest: path.Join(dir, "output"),
-		send: func(ctx context.Context, o Output) error {
-			return a.Engine.Signal(ctx, workflow.ID, workflow.RunID, SignalOutput, o)
+		send: func(ctx context.Context, o operation.Output) error {
+			return a.Engine.Signal(ctx, workflow.ID, workflow.RunID, operation.SignalOutput, o)
 		},
 	}
 	if activity.HasHeartbeatDetails(ctx) {
 		if err := activity.GetHeartbeatDetails(ctx, &r.arrived); err != nil {
-			r.arrived = scriptProgress{}
+			r.arrived = operation.ScriptProgress{}
 		}
 	}
 	r.arrived.Node = in.Node
@@ -131,11 +137,11 @@ func conclude(in ScriptInput, status nodessh.RunStatus, output string) (ScriptRe
 	what := fmt.Sprintf("script (%s) on node %s", in.Phase, in.Node)
 	switch {
 	case status.State == nodessh.RunLost:
-		return ScriptResult{}, permanentf(TypeScript, "%s was interrupted and did not end: did the machine restart? Output: %s", what, output)
+		return ScriptResult{}, permanentf(operation.TypeScript, "%s was interrupted and did not end: did the machine restart? Output: %s", what, output)
 	case status.ExitCode == exitRetry:
 		return ScriptResult{Again: true, Output: output}, nil
 	case status.ExitCode != 0:
-		return ScriptResult{}, permanentf(TypeScript, "%s: exit status %d: %s", what, status.ExitCode, output)
+		return ScriptResult{}, permanentf(operation.TypeScript, "%s: exit status %d: %s", what, status.ExitCode, output)
 	}
 	return ScriptResult{Output: output}, nil
 }
@@ -173,10 +179,7 @@ func (r *scriptRun) toEnd(ctx context.Context, deadline time.Time) (nodessh.RunS
 			return nodessh.RunStatus{}, err
 		}
 		r.log.Warn("connection to the script lost, attaching again", zap.Error(err))
-		select {
-		case <-bounded.Done():
-		case <-time.After(pause):
-		}
+		_ = wait.Sleep(bounded, pause) // the next attempt sees its end
 		pause = min(2*pause, reconnectLast)
 	}
 }
@@ -213,9 +216,9 @@ func (r *scriptRun) stop(ctx context.Context, deadline time.Time) error {
 		return fmt.Errorf("stop the script that is past its deadline: %w", err)
 	}
 	if status.State == nodessh.RunAbsent {
-		return permanentf(TypeScript, "the script on node %s could not be started before the deadline %s", r.target.Node, deadline.Format(time.RFC3339))
+		return permanentf(operation.TypeScript, "the script on node %s could not be started before the deadline %s", r.target.Node, deadline.Format(time.RFC3339))
 	}
-	return permanentf(TypeScript, "the script on node %s did not end before the deadline %s and was stopped (exit status %d): %s",
+	return permanentf(operation.TypeScript, "the script on node %s did not end before the deadline %s and was stopped (exit status %d): %s",
 		r.target.Node, deadline.Format(time.RFC3339), status.ExitCode, r.output.progress().Output)
 }
 
@@ -227,9 +230,9 @@ func (r *scriptRun) close(client *nodessh.Client) {
 
 // CheckVersionInput names a node and the version it should be at.
 type CheckVersionInput struct {
-	Cluster string    `json:"cluster"`
-	Node    plan.Node `json:"node"`
-	Version string    `json:"version"`
+	Cluster string          `json:"cluster"`
+	Node    policy.Node     `json:"node"`
+	Version version.Version `json:"version"`
 }
 
 // CheckVersionResult is empty.
@@ -238,13 +241,17 @@ type CheckVersionResult struct{}
 // CheckVersion asks the kubelet on the node itself for its version after an
 // upgrade; another version than the wanted one is a permanent error.
 func (a *Activities) CheckVersion(ctx context.Context, in CheckVersionInput) (CheckVersionResult, error) {
-	output, _, err := a.onNode(ctx, in.Cluster, in.Node, "kubelet --version 2>&1")
+	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
 		return CheckVersionResult{}, err
 	}
-	if !plan.PrintsVersion(output, in.Version) {
-		return CheckVersionResult{}, permanentf(TypeVersion, "node %s: the script ended well but the kubelet is not at %s: %s",
-			in.Node.Name, plan.Canonical(in.Version), tail(strings.TrimSpace(output), 300))
+	output, _, err := nodeaccess.Exec(ctx, c, in.Node, a.Log, "kubelet --version 2>&1")
+	if err != nil {
+		return CheckVersionResult{}, err
+	}
+	if !in.Version.EndsLine(output) {
+		return CheckVersionResult{}, permanentf(operation.TypeVersion, "node %s: the script ended well but the kubelet is not at %s: %s",
+			in.Node.Name, in.Version, tail.Of(strings.TrimSpace(output), 300))
 	}
 	return CheckVersionResult{}, nil
 }

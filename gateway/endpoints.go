@@ -22,68 +22,69 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/client-go/kubernetes"
 
-	"ebb/internal/api"
+	"ebb/internal/api/auth"
 	"ebb/internal/cluster"
 	"ebb/internal/config"
 	"ebb/internal/endpoints"
 )
 
-// Connections of clients that do not answer are found out within keepAlive and
-// keepAliveTimeout; clients may ask for signs of life as often as Envoy does.
+// Keepalive of gRPC connections.
 const (
-	keepAlive        = 30 * time.Second
-	keepAliveTimeout = 10 * time.Second
-	leastPing        = 10 * time.Second
+	keepAliveInterval     = 30 * time.Second // between pings to an idle client
+	keepAliveTimeout      = 10 * time.Second // for its response; then the connection is closed
+	minClientPingInterval = 10 * time.Second // pings of clients at this rate are tolerated; Envoy sends some
 )
 
-// sourceCertificate is where a principal comes from that has shown a certificate.
+// sourceCertificate is the source of principals who have authenticated with a client
+// certificate.
 const sourceCertificate = "certificate"
 
-// endpointServer serves the endpoints of services over xDS.
+// endpointServer serves the endpoints of Kubernetes services over xDS.
 type endpointServer struct {
-	endpoints *endpoints.Server
-	grpc      *grpc.Server
-	listener  net.Listener
-	end       context.CancelFunc // ends all streams
+	endpoints     *endpoints.Server
+	grpc          *grpc.Server
+	listener      net.Listener
+	cancelStreams context.CancelFunc // ends all streams
 }
 
-// openEndpoints listens; nil when endpoints are not to be served.
-func (c *command) openEndpoints(ctx context.Context, auth api.Authenticator, registry *cluster.Registry) (*endpointServer, error) {
-	set := c.settings.Endpoints
+// openEndpoints listens for xDS clients and returns the server, nil if none is
+// configured.
+func (g *gateway) openEndpoints(ctx context.Context, auth auth.Authenticator, registry *cluster.Registry) (*endpointServer, error) {
+	set := g.settings.Endpoints
 	if set.Listen == "" {
 		return nil, nil
 	}
 	options := []grpc.ServerOption{
-		grpc.ChainStreamInterceptor((&gatekeeper{auth: auth, clients: set.Clients}).let),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepAlive, Timeout: keepAliveTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPing, PermitWithoutStream: true}),
+		grpc.ChainStreamInterceptor((&authInterceptor{auth: auth, clients: set.Clients}).interceptStream),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepAliveInterval, Timeout: keepAliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPingInterval, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 	}
-	if c.settings.TLS.CertificateFile != "" {
-		secured, err := c.secured()
+	if g.settings.TLS.CertificateFile != "" {
+		tlsConfig, err := g.tlsConfig()
 		if err != nil {
 			return nil, err
 		}
-		options = append(options, grpc.Creds(credentials.NewTLS(secured)))
+		options = append(options, grpc.Creds(credentials.NewTLS(tlsConfig)))
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", set.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", set.Listen, err)
 	}
 	s := &endpointServer{grpc: grpc.NewServer(options...), listener: l}
-	s.endpoints = endpoints.NewServer(endpoints.Options{Log: c.log.Named("endpoints"), Client: func(ctx context.Context, name string) (kubernetes.Interface, error) {
+	s.endpoints = endpoints.NewServer(endpoints.Options{Log: g.log.Named("endpoints"), Client: func(ctx context.Context, name string) (kubernetes.Interface, error) {
 		found, err := registry.Get(ctx, name)
 		if err != nil {
 			return nil, err
 		}
 		return found.Client, nil
 	}})
-	ctx, s.end = context.WithCancel(context.WithoutCancel(ctx))
+	ctx, s.cancelStreams = context.WithCancel(context.WithoutCancel(ctx))
 	s.endpoints.Register(ctx, s.grpc)
 	return s, nil
 }
 
-// collectors are what /metrics tells of it.
+// collectors returns the metrics of the server; s may be nil.
 func (s *endpointServer) collectors() []prometheus.Collector {
 	if s == nil {
 		return nil
@@ -91,45 +92,48 @@ func (s *endpointServer) collectors() []prometheus.Collector {
 	return []prometheus.Collector{s.endpoints}
 }
 
-// run serves until ctx ends, and then ends all streams: clients keep what they were
-// told and ask another gateway. Streams that do not end within the grace are cut.
+// run serves until ctx ends, then closes all streams: clients keep their endpoints and
+// connect to another gateway. Streams that have not ended after the grace period are
+// cut.
 func (s *endpointServer) run(ctx context.Context, grace time.Duration) error {
 	defer s.endpoints.Close()
 	failed := make(chan error, 1)
 	go func() { failed <- s.grpc.Serve(s.listener) }()
 	select {
 	case err := <-failed:
-		s.end()
+		s.cancelStreams()
 		return err
 	case <-ctx.Done():
 	}
-	s.end()
+	s.cancelStreams()
 	cut := time.AfterFunc(grace, s.grpc.Stop)
 	defer cut.Stop()
 	s.grpc.GracefulStop()
 	return nil
 }
 
-// gatekeeper lets in streams of those who prove who they are.
-type gatekeeper struct {
-	auth    api.Authenticator
+// authInterceptor authenticates streams, by client certificate or bearer token.
+type authInterceptor struct {
+	auth    auth.Authenticator
 	clients []config.EndpointClient
 }
 
-// let implements grpc.StreamServerInterceptor.
-func (g *gatekeeper) let(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// interceptStream is a grpc.StreamServerInterceptor. Handlers check access to a cluster
+// with what it puts into the context.
+func (g *authInterceptor) interceptStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	p, err := g.principal(stream.Context())
 	if err != nil {
 		return err
 	}
-	return handler(srv, accessStream{stream, endpoints.WithAccess(stream.Context(), func(cluster string) error {
-		if p.May(api.Viewer, cluster) {
+	return handler(srv, accessStream{stream, endpoints.WithAuthorizer(stream.Context(), func(cluster string) error {
+		if p.May(auth.Viewer, cluster) {
 			return nil
 		}
-		return status.Errorf(codes.PermissionDenied, "%s does not have the role %s on cluster %q", p.Name, api.Viewer, cluster)
+		return status.Errorf(codes.PermissionDenied, "%s does not have the role %s on cluster %q", p.Name, auth.Viewer, cluster)
 	})})
 }
 
+// accessStream is a stream with another context.
 type accessStream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -138,20 +142,19 @@ type accessStream struct {
 // Context implements grpc.ServerStream.
 func (s accessStream) Context() context.Context { return s.ctx }
 
-// principal is who has opened a stream: whoever a verified certificate names, or whose
-// token it is.
-func (g *gatekeeper) principal(ctx context.Context) (*api.Principal, error) {
-	if name, ok := certified(ctx); ok {
+// principal returns who has opened a stream, or a gRPC status error.
+func (g *authInterceptor) principal(ctx context.Context) (*auth.Principal, error) {
+	if name, ok := certificateName(ctx); ok {
 		for _, c := range g.clients {
 			if c.CommonName == name {
-				return &api.Principal{Name: name, Source: sourceCertificate, Grants: []api.Grant{{Role: api.Viewer, Clusters: c.Clusters}}}, nil
+				return &auth.Principal{Name: name, Source: sourceCertificate, Grants: []auth.Grant{{Role: auth.Viewer, Clusters: c.Clusters}}}, nil
 			}
 		}
 		return nil, status.Errorf(codes.Unauthenticated, "the certificate is of %q, who is not one of gateway.endpoints.clients", name)
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
-	p, err := api.Identify(ctx, md.Get("authorization"), g.auth)
-	var bad *api.TokenError
+	p, err := auth.AuthenticateHeaders(ctx, md.Get("authorization"), g.auth)
+	var bad *auth.TokenError
 	switch {
 	case errors.As(err, &bad):
 		return nil, status.Error(codes.Unauthenticated, bad.Reason)
@@ -161,8 +164,9 @@ func (g *gatekeeper) principal(ctx context.Context) (*api.Principal, error) {
 	return p, nil
 }
 
-// certified is the common name of the certificate that a client has shown.
-func certified(ctx context.Context) (name string, ok bool) {
+// certificateName returns the common name of the verified client certificate; ok is
+// false if there is none.
+func certificateName(ctx context.Context) (name string, ok bool) {
 	from, _ := peer.FromContext(ctx)
 	if from == nil {
 		return "", false
@@ -174,41 +178,42 @@ func certified(ctx context.Context) (name string, ok bool) {
 	return info.State.VerifiedChains[0][0].Subject.CommonName, true
 }
 
-// secured is how connections are encrypted, and by whom clients may be certified.
-func (c *command) secured() (*tls.Config, error) {
-	pair, err := openKeyPair(c.settings.TLS, c.log)
+// tlsConfig returns the TLS configuration for xDS: client certificates are verified if
+// a CA for them is configured, but not required, as a client may have a token instead.
+func (g *gateway) tlsConfig() (*tls.Config, error) {
+	pair, err := openKeyPair(g.settings.TLS, g.log)
 	if err != nil {
 		return nil, err
 	}
 	own := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.current}
-	if c.settings.Endpoints.ClientCAFile == "" {
+	if g.settings.Endpoints.ClientCAFile == "" {
 		return own, nil
 	}
-	signers := &signers{path: c.settings.Endpoints.ClientCAFile, log: c.log}
-	if err := signers.load(); err != nil {
+	cas := &clientCAs{path: g.settings.Endpoints.ClientCAFile, log: g.log}
+	if err := cas.load(); err != nil {
 		return nil, err
 	}
 	own.ClientAuth = tls.VerifyClientCertIfGiven
 	own.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		now := own.Clone()
-		now.GetConfigForClient, now.ClientCAs = nil, signers.current()
+		now.GetConfigForClient, now.ClientCAs = nil, cas.current()
 		return now, nil
 	}
 	return own, nil
 }
 
-// signers are the authorities whose certificates clients may show, read again when
-// their file has changed.
-type signers struct {
+// clientCAs are the CAs of client certificates, reloaded when their file has changed.
+type clientCAs struct {
 	path string
 	log  *zap.Logger
 
-	mu    sync.Mutex
-	stamp stamp
-	pool  *x509.CertPool // the last good one
+	mu      sync.Mutex
+	version fileVersion
+	pool    *x509.CertPool // of the last valid version
 }
 
-func (s *signers) current() *x509.CertPool {
+// current returns the CAs of the file, or of its last valid version.
+func (s *clientCAs) current() *x509.CertPool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.load(); err != nil {
@@ -217,14 +222,14 @@ func (s *signers) current() *x509.CertPool {
 	return s.pool
 }
 
-// load reads the file if it has changed. The caller holds mu, or is alone.
-func (s *signers) load() error {
+// load reads the file if it has changed. The caller holds mu, or is the only user.
+func (s *clientCAs) load() error {
 	info, err := os.Stat(s.path)
 	if err != nil {
 		return fmt.Errorf("gateway.endpoints.clientCAFile: %w", err)
 	}
-	now := stamp{info.ModTime(), info.Size()}
-	if now == s.stamp {
+	now := fileVersion{info.ModTime(), info.Size()}
+	if now == s.version {
 		return nil
 	}
 	data, err := os.ReadFile(s.path)
@@ -235,6 +240,6 @@ func (s *signers) load() error {
 	if !pool.AppendCertsFromPEM(data) {
 		return fmt.Errorf("gateway.endpoints.clientCAFile: there is no certificate in %s", s.path)
 	}
-	s.pool, s.stamp = pool, now
+	s.pool, s.version = pool, now
 	return nil
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"ebb/internal/api"
+	"ebb/internal/api/auth"
+	"ebb/internal/command"
 	"ebb/internal/config"
 )
 
@@ -69,7 +70,7 @@ func TestRefusesToServeAnybody(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "ebb.yaml")
 			require.NoError(t, os.WriteFile(path, []byte(c.yaml), 0o600))
 			var stdout, stderr bytes.Buffer
-			require.Equal(t, exitFailed, run(append([]string{"--config", path}, c.args...), &stdout, &stderr))
+			require.Equal(t, command.ExitFailed, run(append([]string{"--config", path}, c.args...), &stdout, &stderr))
 			for _, fault := range c.faults {
 				require.Contains(t, stderr.String(), fault)
 			}
@@ -87,11 +88,11 @@ func TestTokenGoesIntoTheFile(t *testing.T) {
 	require.True(t, found)
 	path := filepath.Join(t.TempDir(), "tokens.yaml")
 	require.NoError(t, os.WriteFile(path, append([]byte("tokens:\n"), line...), 0o600))
-	tokens, err := api.OpenTokens(path, zap.NewNop())
+	tokens, err := auth.OpenTokenFile(path, zap.NewNop())
 	require.NoError(t, err)
 	p, err := tokens.Authenticate(t.Context(), token)
 	require.NoError(t, err)
-	require.Equal(t, &api.Principal{Name: "ci", Source: api.SourceToken, Grants: []api.Grant{{Role: api.Operator, Clusters: []string{"prod", "dev"}}}}, p)
+	require.Equal(t, &auth.Principal{Name: "ci", Source: auth.SourceToken, Grants: []auth.Grant{{Role: auth.Operator, Clusters: []string{"prod", "dev"}}}}, p)
 }
 
 // certify writes a certificate of its own name, and the key that belongs to it.
@@ -128,10 +129,10 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	require.Equal(t, "one", name())
 	other := config.TLS{CertificateFile: files.CertificateFile, KeyFile: filepath.Join(dir, "other.pem")}
 	certify(t, other, "two") // the certificate is new, its key is not there yet
-	clock = clock.Add(recheck)
+	clock = clock.Add(reloadInterval)
 	require.Equal(t, "one", name(), "the last pair that fits")
 	require.NoError(t, os.Rename(other.KeyFile, files.KeyFile))
 	require.Equal(t, "one", name(), "it is not looked at each time")
-	clock = clock.Add(recheck)
+	clock = clock.Add(reloadInterval)
 	require.Equal(t, "two", name())
 }

@@ -8,79 +8,71 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"ebb/internal/api"
+	"ebb/internal/api/server"
 	"ebb/internal/cluster"
 	"ebb/internal/engine"
 	"ebb/internal/forecast"
 	"ebb/internal/ops"
 )
 
-// serve connects and serves until ctx ends and the server has drained.
-func (c *command) serve(ctx context.Context) error {
-	auth, err := authenticators(c.settings, c.log)
+// serve connects to the engine and serves until ctx ends and the server has drained.
+func (g *gateway) serve(ctx context.Context) error {
+	auth, err := authenticators(g.settings, g.log)
 	if err != nil {
 		return err
 	}
-	settings, err := engine.Resolve(engine.Options{})
-	if err != nil {
-		return err
-	}
-	client, err := engine.Dial(ctx, c.log, engine.Options{})
+	client, namespace, err := engine.Connect(ctx, g.log)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	registry := cluster.NewRegistry(c.file, c.log)
+	registry := cluster.NewRegistry(g.file, g.log)
 	defer registry.Close()
-	xds, err := c.openEndpoints(ctx, auth, registry)
+	xds, err := g.openEndpoints(ctx, auth, registry)
 	if err != nil {
 		return err
 	}
-	listener, err := c.open(ctx)
+	listener, err := g.listen(ctx)
 	if err != nil {
 		return err
 	}
-	server := api.NewServer(api.Options{
-		Operations: ops.NewTemporal(client, settings.Namespace), Clusters: forecast.NewLocal(registry, c.clusters, c.log),
-		Auth: auth, Log: c.log, Version: version, Grace: c.settings.GracePeriod.D(),
-		PerSecond: c.settings.RateLimit.PerSecond, Burst: c.settings.RateLimit.Burst, MaxStreams: c.settings.MaxStreams,
+	api := server.New(server.Options{
+		Operations: ops.NewTemporal(client, namespace), Clusters: forecast.NewLocal(registry, g.clusters),
+		Auth: auth, Log: g.log, Version: version, Grace: g.settings.GracePeriod.D(),
+		PerSecond: g.settings.RateLimit.PerSecond, Burst: g.settings.RateLimit.Burst, MaxStreams: g.settings.MaxStreams,
 		Collectors: xds.collectors(),
 	})
-	c.log.Info("serving", zap.Stringer("address", listener.Addr()), zap.Bool("tls", c.settings.TLS.CertificateFile != ""), zap.String("version", version))
+	g.log.Info("serving", zap.Stringer("address", listener.Addr()), zap.Bool("tls", g.settings.TLS.CertificateFile != ""), zap.String("version", version))
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return server.Run(ctx, listener) })
+	group.Go(func() error { return api.Run(ctx, listener) })
 	if xds != nil {
-		c.log.Info("serving endpoints over xDS", zap.Stringer("address", xds.listener.Addr()))
-		group.Go(func() error { return xds.run(ctx, c.settings.GracePeriod.D()) })
+		g.log.Info("serving endpoints over xDS", zap.Stringer("address", xds.listener.Addr()))
+		group.Go(func() error { return xds.run(ctx, g.settings.GracePeriod.D()) })
 	}
 	return group.Wait()
 }
 
-// clusters are the names of those that are configured now.
-func (c *command) clusters() ([]string, error) {
-	current, err := c.file.Current()
+// clusters returns the names of the clusters that are configured now.
+func (g *gateway) clusters() ([]string, error) {
+	current, err := g.file.Current()
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, len(current.Clusters))
-	for i, one := range current.Clusters {
-		names[i] = one.Name
-	}
-	return names, nil
+	return current.ClusterNames(), nil
 }
 
-// open is the listener, with TLS when there is a certificate.
-func (c *command) open(ctx context.Context) (net.Listener, error) {
+// listen listens at the configured address, with TLS if there is a certificate.
+func (g *gateway) listen(ctx context.Context) (net.Listener, error) {
 	var pair *keyPair
-	if c.settings.TLS.CertificateFile != "" {
+	if g.settings.TLS.CertificateFile != "" {
 		var err error
-		if pair, err = openKeyPair(c.settings.TLS, c.log); err != nil {
+		if pair, err = openKeyPair(g.settings.TLS, g.log); err != nil {
 			return nil, err
 		}
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", c.settings.Listen)
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", g.settings.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", c.settings.Listen, err)
+		return nil, fmt.Errorf("listen on %s: %w", g.settings.Listen, err)
 	}
 	if pair == nil {
 		return l, nil

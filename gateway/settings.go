@@ -7,12 +7,13 @@ import (
 
 	"go.uber.org/zap"
 
-	"ebb/internal/api"
+	"ebb/internal/api/auth"
 	"ebb/internal/config"
 )
 
-// checkSettings refuses what would let in anybody, or let anybody listen in. The
-// error has everything and says what to do.
+// checkSettings returns an error for settings with which nobody could authenticate, or
+// tokens would be sent unencrypted. It lists everything that is wrong and what to do;
+// path is the file of the settings.
 func checkSettings(g config.Gateway, path string) error {
 	var faults []error
 	if g.TokensFile == "" && g.OIDC.Issuer == "" {
@@ -26,36 +27,37 @@ func checkSettings(g config.Gateway, path string) error {
 	return errors.Join(faults...)
 }
 
+// checkListen returns an error for an address beyond loopback without TLS.
 func checkListen(address string, tls config.TLS, path string) error {
 	host, _, err := net.SplitHostPort(address)
 	switch {
 	case err != nil:
 		return fmt.Errorf("listen on %q: want host:port, such as 127.0.0.1:8470", address)
-	case !config.Loopback(host) && tls.CertificateFile == "":
+	case !config.IsLoopback(host) && tls.CertificateFile == "":
 		return fmt.Errorf("listening on %s without TLS would send tokens in the clear: set gateway.tls in %s, "+
 			"or listen on 127.0.0.1 behind a proxy that has TLS", address, path)
 	}
 	return nil
 }
 
-// authenticators are those that are configured.
-func authenticators(g config.Gateway, log *zap.Logger) (api.Authenticators, error) {
-	var all api.Authenticators
+// authenticators returns those that are configured.
+func authenticators(g config.Gateway, log *zap.Logger) (auth.Union, error) {
+	var all auth.Union
 	if g.TokensFile != "" {
-		tokens, err := api.OpenTokens(g.TokensFile, log)
+		tokens, err := auth.OpenTokenFile(g.TokensFile, log)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, tokens)
 	}
 	if g.OIDC.Issuer != "" {
-		o := api.OIDCOptions{Issuer: g.OIDC.Issuer, Audience: g.OIDC.Audience, UsernameClaim: g.OIDC.UsernameClaim}
+		o := auth.OIDCOptions{Issuer: g.OIDC.Issuer, Audience: g.OIDC.Audience, UsernameClaim: g.OIDC.UsernameClaim}
 		for _, b := range g.OIDC.Bindings {
-			o.Bindings = append(o.Bindings, api.Binding{
-				Claim: b.Claim, Value: b.Value, Grant: api.Grant{Role: api.Role(b.Role), Clusters: b.Clusters},
+			o.Bindings = append(o.Bindings, auth.Binding{
+				Claim: b.Claim, Value: b.Value, Grant: auth.Grant{Role: auth.Role(b.Role), Clusters: b.Clusters},
 			})
 		}
-		all = append(all, api.NewOIDC(o))
+		all = append(all, auth.NewOIDC(o))
 	}
 	return all, nil
 }

@@ -13,38 +13,38 @@ import (
 	"ebb/internal/config"
 )
 
-// recheck is how long a certificate is used before its files are looked at again.
-const recheck = time.Second
+// reloadInterval is how long a certificate is used before its files are checked again.
+const reloadInterval = time.Second
 
-// keyPair is a certificate and its key, read again when the files have changed.
+// keyPair is a certificate and its key, reloaded when the files have changed.
 type keyPair struct {
 	files config.TLS
 	log   *zap.Logger
 	now   func() time.Time
 
-	mu     sync.Mutex
-	looked time.Time
-	stamp  [2]stamp
-	pair   *tls.Certificate // the last good one
+	mu        sync.Mutex
+	checkedAt time.Time
+	versions  [2]fileVersion
+	pair      *tls.Certificate // the last valid one
 }
 
-// stamp tells one version of a file from another.
-type stamp struct {
+// fileVersion differs between two versions of a file.
+type fileVersion struct {
 	modified time.Time
 	size     int64
 }
 
-// openKeyPair reads the files for the first time; they must be good.
+// openKeyPair loads the certificate and its key, or says what is wrong with them.
 func openKeyPair(files config.TLS, log *zap.Logger) (*keyPair, error) {
 	p := &keyPair{files: files, log: log, now: time.Now}
 	var err error
-	if p.stamp, err = p.stamps(); err != nil {
+	if p.versions, err = p.fileVersions(); err != nil {
 		return nil, err
 	}
 	if err := p.load(); err != nil {
 		return nil, err
 	}
-	p.looked = p.now()
+	p.checkedAt = p.now()
 	return p, nil
 }
 
@@ -57,29 +57,30 @@ func (p *keyPair) load() error {
 	return nil
 }
 
-func (p *keyPair) stamps() (stamps [2]stamp, err error) {
+// fileVersions returns the versions of the certificate and of the key.
+func (p *keyPair) fileVersions() (versions [2]fileVersion, err error) {
 	for i, path := range []string{p.files.CertificateFile, p.files.KeyFile} {
 		info, err := os.Stat(path)
 		if err != nil {
-			return stamps, fmt.Errorf("gateway.tls: %w", err)
+			return versions, fmt.Errorf("gateway.tls: %w", err)
 		}
-		stamps[i] = stamp{info.ModTime(), info.Size()}
+		versions[i] = fileVersion{info.ModTime(), info.Size()}
 	}
-	return stamps, nil
+	return versions, nil
 }
 
-// current is the certificate as the files have it now. While they do not fit
-// together, as between the two writes of a renewal, the last good one stays.
+// current is a tls.Config.GetCertificate. While the files do not match, as between the
+// two writes of a renewal, the last valid pair stays in use.
 func (p *keyPair) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
-	if now.Sub(p.looked) < recheck {
+	if now.Sub(p.checkedAt) < reloadInterval {
 		return p.pair, nil
 	}
-	p.looked = now
-	stamps, err := p.stamps()
-	if err == nil && stamps == p.stamp {
+	p.checkedAt = now
+	versions, err := p.fileVersions()
+	if err == nil && versions == p.versions {
 		return p.pair, nil
 	}
 	if err == nil {
@@ -89,11 +90,12 @@ func (p *keyPair) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		p.log.Warn("the certificate cannot be read again, the last good one stays in use", zap.Error(err))
 		return p.pair, nil
 	}
-	p.stamp = stamps
+	p.versions = versions
 	p.log.Info("certificate read again", zap.String("file", p.files.CertificateFile))
 	return p.pair, nil
 }
 
+// listen returns l with TLS.
 func (p *keyPair) listen(l net.Listener) net.Listener {
 	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: p.current, NextProtos: []string{"h2", "http/1.1"}})
 }

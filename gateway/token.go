@@ -1,12 +1,12 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"io"
 	"strings"
 
-	"ebb/internal/api"
+	"ebb/internal/api/auth"
+	"ebb/internal/command"
 )
 
 // aboutTokens is printed above the flags.
@@ -17,42 +17,31 @@ output; the line for the tokens file, which holds only its hash, on standard err
 Flags:
 `
 
-// runToken makes a token and its line for the tokens file.
+// runToken runs `ebb-gateway token` and returns its exit code.
 func runToken(args []string, stdout, stderr io.Writer) int {
 	var name, role, clusters string
 	flags := flag.NewFlagSet("ebb-gateway token", flag.ContinueOnError)
-	flags.SetOutput(stderr)
 	flags.StringVar(&name, "name", "", "who uses it, for the audit (required)")
-	flags.StringVar(&role, "role", string(api.Viewer), "viewer, operator or admin")
+	flags.StringVar(&role, "role", string(auth.Viewer), "viewer, operator or admin")
 	flags.StringVar(&clusters, "clusters", "", `names of clusters, comma-separated, or "*" for all (required)`)
-	flags.Usage = func() {
-		tell(stderr, "%s", aboutTokens)
-		flags.PrintDefaults()
+	if err := command.ParseFlags(flags, aboutTokens, args, stderr); err != nil {
+		return command.ParseExitCode(err)
 	}
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return exitDone
-	case err != nil:
-		return exitUsage
-	case flags.NArg() > 0:
-		tell(stderr, "ebb-gateway token: unexpected argument %q\n", flags.Arg(0))
-		return exitUsage
-	}
-	token, hash, err := api.NewToken()
+	token, hash, err := auth.NewToken()
 	if err != nil {
-		tell(stderr, "ebb-gateway token: %v\n", err)
-		return exitFailed
+		command.Printf(stderr, "ebb-gateway token: %v\n", err)
+		return command.ExitFailed
 	}
 	var scope []string
 	if clusters != "" {
 		scope = strings.Split(clusters, ",")
 	}
-	line, err := api.TokenLine(name, hash, api.Role(role), scope)
+	line, err := auth.TokenFileEntry(name, hash, auth.Role(role), scope)
 	if err != nil {
-		tell(stderr, "ebb-gateway token: %v; see ebb-gateway token --help\n", err)
-		return exitUsage
+		command.Printf(stderr, "ebb-gateway token: %v; see ebb-gateway token --help\n", err)
+		return command.ExitUsage
 	}
-	tell(stderr, "Add this below \"tokens:\" in gateway.tokensFile, and keep the token itself secret:\n%s\n", line)
-	tell(stdout, "%s\n", token)
-	return exitDone
+	command.Printf(stderr, "Add this below \"tokens:\" in gateway.tokensFile, and keep the token itself secret:\n%s\n", line)
+	command.Printf(stdout, "%s\n", token)
+	return command.ExitDone
 }

@@ -77,14 +77,11 @@ func (a *app) connect(ctx context.Context) (ops.Client, error) {
 		a.ops = through
 		return a.ops, nil
 	}
-	settings, err := engine.Resolve(engine.Options{})
+	connected, namespace, err := engine.Connect(ctx, a.log)
 	if err != nil {
 		return nil, err
 	}
-	if a.client, err = engine.Dial(ctx, a.log, engine.Options{}); err != nil {
-		return nil, err
-	}
-	a.ops = ops.NewTemporal(a.client, settings.Namespace).WithNotices(a.notice)
+	a.client, a.ops = connected, ops.NewTemporal(connected, namespace).WithNotices(a.notice)
 	return a.ops, nil
 }
 
@@ -117,7 +114,7 @@ func (a *app) clusters() (forecast.Clusters, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.views = forecast.NewLocal(registry, a.configured, a.log)
+	a.views = forecast.NewLocal(registry, a.configured)
 	return a.views, nil
 }
 
@@ -147,11 +144,7 @@ func (a *app) configured() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, len(current.Clusters))
-	for i, c := range current.Clusters {
-		names[i] = c.Name
-	}
-	return names, nil
+	return current.ClusterNames(), nil
 }
 
 // terminal reports how wide and high the screen is that w prints on; ok is false

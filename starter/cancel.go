@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"ebb/internal/ops"
 )
 
 func newCancel(a *app) *cobra.Command {
@@ -15,7 +17,9 @@ request is recorded; ` + "`ebb watch`" + ` shows how it ends.
 
 A node that is being drained is uncordoned. A script that runs on a node is seen
 through to its end, and so is a scale-down that has begun to remove nodes.
-Cancelling an operation that is over changes nothing.`,
+A cluster that does not answer is waited for, for a day; cancelling a second time ends
+that: what cannot be put back now is left, and named. Cancelling an operation that is
+over changes nothing.`,
 		Args: arguments(1, 1), ValidArgsFunction: a.completeOperations,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, id := cmd.Context(), args[0]
@@ -23,11 +27,17 @@ Cancelling an operation that is over changes nothing.`,
 			if err != nil {
 				return err
 			}
+			op, err := operations.Get(ctx, id)
+			if err != nil {
+				return err
+			}
+			if op.Cancelling {
+				return a.steer(ctx, operations, steered{Operation: id, Action: ops.GiveUp})
+			}
 			if err := operations.Cancel(ctx, id); err != nil {
 				return err
 			}
-			op, err := operations.Get(ctx, id)
-			if err != nil {
+			if op, err = operations.Get(ctx, id); err != nil {
 				return err
 			}
 			if a.json() {

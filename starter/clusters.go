@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"ebb/activities"
 	"ebb/internal/cluster"
-	"ebb/internal/plan"
+	"ebb/internal/inspect"
+	"ebb/internal/policy"
 )
 
 const (
@@ -128,51 +128,50 @@ func (a *app) checkCluster(ctx context.Context, registry *cluster.Registry, name
 		r.good("all %d permissions that Ebb needs", asked)
 	}
 	r.Faults = append(r.Faults, denied...)
-	a.checkNodes(ctx, registry, &r)
+	a.checkNodes(ctx, c, &r)
 	return r
 }
 
 // checkNodes makes the checks that an upgrade makes before it starts.
-func (a *app) checkNodes(ctx context.Context, registry *cluster.Registry, r *report) {
-	do := &activities.Activities{Clusters: registry, Log: a.log, Now: time.Now}
-	survey, err := do.Survey(ctx, activities.SurveyInput{Cluster: r.Cluster})
+func (a *app) checkNodes(ctx context.Context, c *cluster.Cluster, r *report) {
+	nodes, err := c.Nodes(ctx)
 	if err != nil {
 		r.Faults = append(r.Faults, err.Error())
 		return
 	}
-	health, err := do.Health(ctx, activities.HealthInput{Cluster: r.Cluster})
-	if err != nil {
-		health.Faults = []string{err.Error()}
-	}
-	members, err := do.Etcd(ctx, activities.EtcdInput{Cluster: r.Cluster})
-	if err != nil {
-		members.Faults = []string{err.Error()}
-	}
-	r.Faults = append(append(r.Faults, health.Faults...), members.Faults...)
-	faults := make([][]string, len(survey.Nodes))
+	controlPlane, err := inspect.ControlPlane(ctx, c, "")
+	r.Faults = append(r.Faults, orError(controlPlane, err)...)
+	etcd, err := inspect.Etcd(ctx, c, "", a.log)
+	r.Faults = append(r.Faults, orError(etcd, err)...)
+	faults := make([][]string, len(nodes))
 	var group errgroup.Group
 	group.SetLimit(checkParallel)
-	for i, node := range survey.Nodes {
+	for i, node := range nodes {
 		group.Go(func() error {
-			result, err := do.Preflight(ctx, activities.PreflightInput{Cluster: r.Cluster, Node: node})
-			if err != nil {
-				result.Faults = []string{err.Error()}
-			}
-			faults[i] = result.Faults
+			found, err := inspect.Preflight(ctx, c, node, a.log)
+			faults[i] = orError(found, err)
 			return nil
 		})
 	}
 	_ = group.Wait() // what went wrong is in faults
 	var fit []string
-	for i, node := range survey.Nodes {
+	for i, node := range nodes {
 		if len(faults[i]) == 0 {
 			fit = append(fit, node.Name)
 		}
 		r.Faults = append(r.Faults, faults[i]...)
 	}
-	controlPlanes, workers := plan.UpgradeOrder(survey.Nodes)
-	r.good("%s: %s, %s", count(len(survey.Nodes), "node"), count(len(controlPlanes), "control plane"), count(len(workers), "worker"))
+	controlPlanes, workers := policy.UpgradeOrder(nodes)
+	r.good("%s: %s, %s", count(len(nodes), "node"), count(len(controlPlanes), "control plane"), count(len(workers), "worker"))
 	if len(fit) > 0 {
 		r.good("reached over SSH, the right machine, fit for an upgrade: %s", strings.Join(fit, ", "))
 	}
+}
+
+// orError returns the faults of what was looked at, or why it could not be.
+func orError(faults []string, err error) []string {
+	if err != nil {
+		return []string{err.Error()}
+	}
+	return faults
 }

@@ -15,9 +15,10 @@ import (
 	"ebb/internal/clusterstate"
 	"ebb/internal/drain"
 	"ebb/internal/forecast"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
-	"ebb/internal/plan"
-	"ebb/workflows"
+	"ebb/internal/policy"
+	kubeversion "ebb/internal/version"
 )
 
 var _ ops.Client = (*fakeOps)(nil)
@@ -102,7 +103,7 @@ func TestUpgradeIsFollowedToItsEnd(t *testing.T) {
 	f := &fakeOps{looks: ended(ops.Done, "")}
 	code, out, errs := execute(t, f, "upgrade", "prod", "--to", "1.37.2", "--id", "up-1")
 	require.Equal(t, 0, code, errs)
-	require.Equal(t, []ops.Request{{ID: "up-1", Kind: workflows.KindUpgrade, Cluster: "prod", Target: "1.37.2"}}, f.started)
+	require.Equal(t, []ops.Request{{ID: "up-1", Kind: operation.KindUpgrade, Cluster: "prod", Route: kubeversion.Route{Target: "1.37.2"}}}, f.started)
 	require.Contains(t, out, "  upgrade of prod to 1.37.2 (operation up-1)\n")
 	require.Contains(t, out, "done in 9s")
 	require.Empty(t, errs)
@@ -169,7 +170,7 @@ func TestList(t *testing.T) {
 	f := &fakeOps{looks: ended(ops.RolledBack, "")[1:]}
 	code, out, _ := execute(t, f, "list", "--cluster", "prod", "--kind", "scale-down", "--open")
 	require.Equal(t, 0, code)
-	require.Equal(t, ops.Filter{Cluster: "prod", Kind: workflows.KindScaleDown, Open: true}, f.filter)
+	require.Equal(t, ops.Filter{Cluster: "prod", Kind: operation.KindScaleDown, Open: true}, f.filter)
 	lines := strings.Split(out, "\n")
 	require.Regexp(t, `^OPERATION  WHAT +STATE +STARTED +TOOK$`, lines[0])
 	require.Regexp(t, `^up-1 +upgrade of prod to 1.37.2  rolled back  \S+ \S+  9s$`, lines[1])
@@ -238,6 +239,18 @@ func TestSteering(t *testing.T) {
 	}
 }
 
+func TestCancelAgainGivesUpWhatCannotBePutBack(t *testing.T) {
+	op := ops.Operation{Request: ops.Request{ID: "up-1", Kind: operation.KindUpgrade, Cluster: "prod"}, State: ops.Running}
+	code, out, errs := execute(t, &fakeOps{looks: []ops.Operation{op}}, "cancel", "up-1")
+	require.Equal(t, 0, code, errs)
+	require.Contains(t, out, "up-1 was asked to take back what it did")
+
+	op.Cancelling = true
+	code, out, errs = execute(t, &fakeOps{looks: []ops.Operation{op}}, "cancel", "up-1")
+	require.Equal(t, 0, code, errs)
+	require.Equal(t, "up-1: give-up\n", out)
+}
+
 func TestSteeringThatIsNotTakenIsRefused(t *testing.T) {
 	code, out, errs := execute(t, &fakeOps{notNow: "it is paused already"}, "pause", "up-1")
 	require.Equal(t, exitRefused, code)
@@ -269,20 +282,20 @@ func TestLogs(t *testing.T) {
 
 func TestRetryOfAnUpgradeInHopsNamesThem(t *testing.T) {
 	op := ended(ops.Failed, "w2 failed")[1]
-	op.Hops = []string{"1.36.9"}
+	op.Hops = []kubeversion.Version{"1.36.9"}
 	require.Contains(t, verdict(op), "`ebb upgrade prod --to 1.37.2 --hops 1.36.9` goes on where it stopped")
 }
 
 func TestPlanInWords(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, printForecast(&out, "upgrade", forecast.Forecast{
-		Cluster: "prod", State: "Running", Version: "1.36.3", Target: "1.37.2", Hops: []string{"1.38.1"}, Parallel: 2,
+		Cluster: "prod", State: "Running", Version: "1.36.3", Target: "1.37.2", Hops: []kubeversion.Version{"1.38.1"}, Parallel: 2,
 		Unfit: []string{"control plane cp2 is cordoned"},
 		Steps: []forecast.Step{
 			{Node: "cp1", Role: "first-control-plane", Version: "1.36.3", Action: forecast.Apply, Drain: drain.Forecast{Node: "cp1", Moves: 1}},
 			{Node: "w1", Role: "worker", Version: "1.36.3", Action: forecast.Upgrade, Drain: drain.Forecast{
 				Node: "w1", Moves: 4, Risks: []string{"shop/db-0 is the only pod of StatefulSet db: it is down until it runs elsewhere"},
-				Blocked: []drain.BlockedPod{{Pod: "shop/web-1", Budget: "shop/web", Reason: "needs 2 healthy pods and has 2"}},
+				Blocked: []operation.BlockedPod{{Pod: "shop/web-1", Budget: "shop/web", Reason: "needs 2 healthy pods and has 2"}},
 			}},
 			{Node: "w2", Role: "worker", Version: "1.37.2", Action: forecast.Skip},
 		},
@@ -317,7 +330,7 @@ func (f fakeClusters) Plan(_ context.Context, q forecast.Question) (forecast.For
 }
 
 func TestClustersList(t *testing.T) {
-	prod := forecast.Overview{Cluster: "prod", Nodes: make([]plan.Node, 3)}
+	prod := forecast.Overview{Cluster: "prod", Nodes: make([]policy.Node, 3)}
 	prod.State, prod.Holder = clusterstate.Running, "up-1"
 	list := func(seen ...forecast.Overview) (code int, out, errs string) {
 		var stdout, stderr bytes.Buffer

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sync/errgroup"
 
+	"ebb/internal/command"
 	"ebb/internal/config"
 	"ebb/internal/embedded"
 	"ebb/internal/engine"
@@ -90,26 +91,26 @@ func (d *dev) run(ctx context.Context) error {
 
 // serve prints where everything is, and works until ctx ends.
 func (d *dev) serve(ctx context.Context, server *embedded.Server, file *config.File) error {
-	tell(d.out, "engine   %s  (namespace %s, state in %s)\n", server.Address(), server.Namespace(), d.options.Dir)
+	command.Printf(d.out, "engine   %s  (namespace %s, state in %s)\n", server.Address(), server.Namespace(), d.options.Dir)
 	if server.UI() != "" {
-		tell(d.out, "Web UI   %s\n", server.UI())
+		command.Printf(d.out, "Web UI   %s\n", server.UI())
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	if d.noWorker {
-		tell(d.out, "worker   none here: start ebb-worker\n")
+		command.Printf(d.out, "worker   none here: start ebb-worker\n")
 	} else {
-		tell(d.out, "worker   %s\n", describe(file))
+		command.Printf(d.out, "worker   %s\n", describe(file))
 		worker, err := d.worker(d.client, server.Namespace(), file)
 		if err != nil {
 			return err
 		}
 		group.Go(func() error { return worker.Run(ctx) })
 	}
-	tell(d.out, "ready: Ctrl-C stops it; operations go on when it is started again\n")
+	command.Printf(d.out, "ready: Ctrl-C stops it; operations go on when it is started again\n")
 	group.Go(func() error { <-ctx.Done(); return nil })
 	err := group.Wait()
 	if err == nil {
-		tell(d.out, "stopped\n")
+		command.Printf(d.out, "stopped\n")
 	}
 	return err
 }
@@ -141,9 +142,5 @@ func describe(file *config.File) string {
 	if err != nil {
 		return err.Error()
 	}
-	names := make([]string, len(current.Clusters))
-	for i, c := range current.Clusters {
-		names[i] = c.Name
-	}
-	return fmt.Sprintf("here, for %s (from %s)", strings.Join(names, ", "), file.Path())
+	return fmt.Sprintf("here, for %s (from %s)", strings.Join(current.ClusterNames(), ", "), file.Path())
 }

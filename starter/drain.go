@@ -3,11 +3,11 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"ebb/workflows"
+	"ebb/internal/operation"
 )
 
 func newDrain(a *app) *cobra.Command {
-	o := newOperate(a, workflows.KindDrain)
+	o := newOperate(a, operation.KindDrain)
 	cmd := &cobra.Command{
 		Use: "drain CLUSTER NODE...", Short: "Cordon nodes and move their pods elsewhere",
 		Long: `Cordon nodes and evict their pods, under their disruption budgets. The nodes stay

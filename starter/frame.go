@@ -6,9 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"ebb/internal/drain"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
-	"ebb/workflows"
 )
 
 // How many reasons, and how many pods of each, are named below a node.
@@ -97,7 +96,7 @@ func nodeLines(op ops.Operation, width, room int) []string {
 		details[i] = liveLines(op.Live[n.Node], width)
 		high += 1 + len(details[i])
 	}
-	lines, hidden := rows[:1:1], map[workflows.Phase]int{}
+	lines, hidden := rows[:1:1], map[operation.Phase]int{}
 	hide := dispensable(op.Status.Nodes, room, high)
 	for i, n := range op.Status.Nodes {
 		if hide[i] {
@@ -117,19 +116,19 @@ func nodeLines(op ops.Operation, width, room int) []string {
 
 // dispensable are the nodes to hide so that a table so high fits the room: those
 // that are done, the first ones first, then those that wait, the last ones first.
-func dispensable(nodes []workflows.NodeStatus, room, high int) map[int]bool {
+func dispensable(nodes []operation.NodeStatus, room, high int) map[int]bool {
 	hide := map[int]bool{}
 	if room <= 0 || high <= room {
 		return hide
 	}
 	var order []int
 	for i, n := range nodes {
-		if quiet(n) && n.Phase != workflows.Pending {
+		if quiet(n) && n.Phase != operation.PhasePending {
 			order = append(order, i)
 		}
 	}
 	for i, n := range slices.Backward(nodes) {
-		if n.Phase == workflows.Pending {
+		if n.Phase == operation.PhasePending {
 			order = append(order, i)
 		}
 	}
@@ -139,18 +138,18 @@ func dispensable(nodes []workflows.NodeStatus, room, high int) map[int]bool {
 	return hide
 }
 
-func quiet(n workflows.NodeStatus) bool {
+func quiet(n operation.NodeStatus) bool {
 	switch n.Phase {
-	case workflows.Pending, workflows.Done, workflows.Skipped, workflows.Drained, workflows.RolledBack:
+	case operation.PhasePending, operation.PhaseDone, operation.PhaseSkipped, operation.PhaseDrained, operation.PhaseRolledBack:
 		return true
 	default:
 		return false
 	}
 }
 
-func counted(hidden map[workflows.Phase]int) string {
+func counted(hidden map[operation.Phase]int) string {
 	var parts []string
-	for _, phase := range []workflows.Phase{workflows.Done, workflows.Skipped, workflows.Drained, workflows.RolledBack, workflows.Pending} {
+	for _, phase := range []operation.Phase{operation.PhaseDone, operation.PhaseSkipped, operation.PhaseDrained, operation.PhaseRolledBack, operation.PhasePending} {
 		if hidden[phase] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", hidden[phase], phase))
 		}
@@ -159,15 +158,15 @@ func counted(hidden map[workflows.Phase]int) string {
 }
 
 // mark is the sign in front of a node.
-func mark(n workflows.NodeStatus, op ops.Operation) string {
+func mark(n operation.NodeStatus, op ops.Operation) string {
 	switch n.Phase {
-	case workflows.Done, workflows.Skipped, workflows.Drained:
+	case operation.PhaseDone, operation.PhaseSkipped, operation.PhaseDrained:
 		return "✓"
-	case workflows.Failed:
+	case operation.PhaseFailed:
 		return "✗"
-	case workflows.RolledBack:
+	case operation.PhaseRolledBack:
 		return "↩"
-	case workflows.Pending:
+	case operation.PhasePending:
 		return " "
 	default:
 		if op.State.Over() {
@@ -208,7 +207,7 @@ type blockedGroup struct {
 	pods                   []string
 }
 
-func blockedGroups(blocked []drain.BlockedPod) []*blockedGroup {
+func blockedGroups(blocked []operation.BlockedPod) []*blockedGroup {
 	var groups []*blockedGroup
 	for _, b := range blocked {
 		i := slices.IndexFunc(groups, func(g *blockedGroup) bool {

@@ -9,30 +9,30 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"ebb/internal/drain"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
-	"ebb/internal/plan"
-	"ebb/workflows"
+	"ebb/internal/policy"
+	kubeversion "ebb/internal/version"
 )
 
 var began = time.Date(2026, 12, 1, 1, 0, 0, 0, time.UTC)
 
 // upgrading is an upgrade in the middle, with w2 blocked.
 func upgrading() ops.Operation {
-	blocked := func(pod string) drain.BlockedPod {
-		return drain.BlockedPod{Pod: "default/" + pod, Budget: "default/web", Reason: "needs 8 healthy pods and has 8", Advice: "run more replicas"}
+	blocked := func(pod string) operation.BlockedPod {
+		return operation.BlockedPod{Pod: "default/" + pod, Budget: "default/web", Reason: "needs 8 healthy pods and has 8", Advice: "run more replicas"}
 	}
 	return ops.Operation{
-		Request: ops.Request{ID: "up-1", Kind: workflows.KindUpgrade, Cluster: "prod", Target: "1.37.2"}, State: ops.Running, Started: began,
-		Status: &workflows.Status{Step: "upgrading w2", Deadline: began.Add(time.Hour), Nodes: []workflows.NodeStatus{
-			{Node: "cp1", Role: plan.FirstControlPlane, Phase: workflows.Done},
-			{Node: "w1", Role: plan.Worker, Phase: workflows.RunScript, Attempt: 1},
-			{Node: "w2", Role: plan.Worker, Phase: workflows.DrainPhase, Attempt: 2},
-			{Node: "w3", Role: plan.Worker, Phase: workflows.Pending},
+		Request: ops.Request{ID: "up-1", Kind: operation.KindUpgrade, Cluster: "prod", Route: kubeversion.Route{Target: "1.37.2"}}, State: ops.Running, Started: began,
+		Status: &operation.Status{Step: "upgrading w2", Deadline: began.Add(time.Hour), Nodes: []operation.NodeStatus{
+			{Node: "cp1", Role: policy.FirstControlPlane, Phase: operation.PhaseDone},
+			{Node: "w1", Role: policy.Worker, Phase: operation.PhaseUpgrading, Attempt: 1},
+			{Node: "w2", Role: policy.Worker, Phase: operation.PhaseDraining, Attempt: 2},
+			{Node: "w3", Role: policy.Worker, Phase: operation.PhasePending},
 		}},
 		Live: map[string]ops.Live{
 			"w1": {Output: "[upgrade] one\n[upgrade] two\n"},
-			"w2": {Drain: &drain.Progress{Node: "w2", Total: 7, Gone: 3, Waiting: 4, Blocked: []drain.BlockedPod{
+			"w2": {Drain: &operation.DrainProgress{Node: "w2", Total: 7, Gone: 3, Waiting: 4, Blocked: []operation.BlockedPod{
 				blocked("web-1"), blocked("web-2"), blocked("web-3"), blocked("web-4"),
 				{Pod: "default/slow", Reason: "terminating"}, {Pod: "default/next", Queued: true, Budget: "default/web"},
 			}}},
@@ -60,7 +60,7 @@ func TestFrameFitsTheScreen(t *testing.T) {
 	op := upgrading()
 	op.Notice = `no worker polls the task queue "ebb": start one with ebb-worker`
 	for i := range 40 {
-		op.Status.Nodes = append(op.Status.Nodes, workflows.NodeStatus{Node: fmt.Sprintf("n%d", i), Role: plan.Worker, Phase: workflows.Pending})
+		op.Status.Nodes = append(op.Status.Nodes, operation.NodeStatus{Node: fmt.Sprintf("n%d", i), Role: policy.Worker, Phase: operation.PhasePending})
 	}
 	lines := frame(op, began.Add(time.Minute), 60, 20)
 	require.LessOrEqual(t, len(lines), 20)
@@ -129,7 +129,7 @@ func TestJournalSaysEachChangeOnce(t *testing.T) {
 func TestJournalOfTheEnd(t *testing.T) {
 	done := upgrading()
 	done.State, done.Ended = ops.Done, began.Add(31*time.Second)
-	done.Live, done.Status = nil, &workflows.Status{Step: "every node is at 1.37.2"}
+	done.Live, done.Status = nil, &operation.Status{Step: "every node is at 1.37.2"}
 	require.Equal(t, []string{"done in 31s: every node is at 1.37.2"}, changes(upgrading(), done))
 
 	failed := done
@@ -138,12 +138,12 @@ func TestJournalOfTheEnd(t *testing.T) {
 }
 
 func TestStagedNodeIsNotCalledPending(t *testing.T) {
-	at := func(p workflows.Phase, detail string) workflows.NodeStatus {
-		return workflows.NodeStatus{Phase: p, Detail: detail}
+	at := func(p operation.Phase, detail string) operation.NodeStatus {
+		return operation.NodeStatus{Phase: p, Detail: detail}
 	}
-	require.Equal(t, "staged", changedNode(at(workflows.Staging, ""), at(workflows.Pending, "")))
-	require.Empty(t, changedNode(at(workflows.Checking, ""), at(workflows.Pending, "")))
-	require.Equal(t, "pending: no sudo", changedNode(at(workflows.Checking, ""), at(workflows.Pending, "no sudo")))
+	require.Equal(t, "staged", changedNode(at(operation.PhaseStaging, ""), at(operation.PhasePending, "")))
+	require.Empty(t, changedNode(at(operation.PhaseChecking, ""), at(operation.PhasePending, "")))
+	require.Equal(t, "pending: no sudo", changedNode(at(operation.PhaseChecking, ""), at(operation.PhasePending, "no sudo")))
 }
 
 func TestAppended(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"ebb/internal/api"
+	"ebb/internal/api/client"
 )
 
 // gatewayFlags say through which gateway a command works; none = it works on the
@@ -43,7 +43,7 @@ func (g *gatewayFlags) validate(cmd *cobra.Command) error {
 }
 
 // through is the client of the gateway.
-func (a *app) through() (*api.Client, error) {
+func (a *app) through() (*client.Client, error) {
 	token, err := a.gateway.token()
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (a *app) through() (*api.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return api.NewClient(api.ClientOptions{URL: a.gateway.url, Token: token, Trust: trust, Retry: a.gateway.retry, Notices: a.notice})
+	return client.New(client.Options{URL: a.gateway.url, Token: token, HTTPClient: trust, RetryTimeout: a.gateway.retry, Notify: a.notice})
 }
 
 func (g *gatewayFlags) token() (string, error) {

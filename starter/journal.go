@@ -9,9 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"ebb/internal/drain"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
-	"ebb/workflows"
 )
 
 // journal writes one line for each change, for a log or a pipe.
@@ -60,20 +59,23 @@ func changes(before, now ops.Operation) []string {
 	return lines
 }
 
-func changedStatus(before, now *workflows.Status, state ops.State) []string {
+func changedStatus(before, now *operation.Status, state ops.State) []string {
 	if now == nil {
 		return nil
 	}
 	if before == nil {
-		before = &workflows.Status{}
+		before = &operation.Status{}
 	}
 	var lines []string
 	if now.Step != before.Step && !state.Over() { // the last step is in the verdict
 		lines = append(lines, now.Step)
 	}
+	if now.Warning != "" && now.Warning != before.Warning {
+		lines = append(lines, "warning: "+now.Warning)
+	}
 	for _, n := range now.Nodes {
-		old := workflows.NodeStatus{Phase: workflows.Pending}
-		if i := slices.IndexFunc(before.Nodes, func(o workflows.NodeStatus) bool { return o.Node == n.Node }); i >= 0 {
+		old := operation.NodeStatus{Phase: operation.PhasePending}
+		if i := slices.IndexFunc(before.Nodes, func(o operation.NodeStatus) bool { return o.Node == n.Node }); i >= 0 {
 			old = before.Nodes[i]
 		}
 		if text := changedNode(old, n); text != "" {
@@ -84,14 +86,14 @@ func changedStatus(before, now *workflows.Status, state ops.State) []string {
 }
 
 // changedNode is what is new of a node; "" when it only waits for its turn again.
-func changedNode(before, now workflows.NodeStatus) string {
+func changedNode(before, now operation.NodeStatus) string {
 	text := phaseText(now)
 	switch {
 	case before.Phase == now.Phase && before.Attempt == now.Attempt && before.Detail == now.Detail:
 		return ""
-	case now.Phase == workflows.Pending && before.Phase == workflows.Staging:
+	case now.Phase == operation.PhasePending && before.Phase == operation.PhaseStaging:
 		text = "staged"
-	case now.Phase == workflows.Pending && now.Detail == "":
+	case now.Phase == operation.PhasePending && now.Detail == "":
 		return ""
 	}
 	if now.Detail != "" {
@@ -133,7 +135,7 @@ func changedLive(before, now ops.Live) []string {
 
 // cause is what has to change for a pod to leave: with a budget the figures in
 // the reason come and go.
-func cause(b drain.BlockedPod) string {
+func cause(b operation.BlockedPod) string {
 	if b.Budget != "" {
 		return b.Budget + "\n" + b.Advice
 	}

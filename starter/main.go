@@ -5,17 +5,16 @@ package main
 import (
 	"context"
 	"os"
-	"os/signal"
-	"syscall"
+
+	"ebb/internal/command"
 )
 
 // version is set by the linker.
 var version = "unknown"
 
 func main() {
-	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, release) // a second signal has its default effect
+	ctx, stop := command.SignalContext(context.Background())
 	code := run(ctx, &app{out: os.Stdout, errs: os.Stderr}, os.Args[1:])
-	release()
+	stop()
 	os.Exit(code)
 }

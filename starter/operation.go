@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ebb/internal/operation"
 	"ebb/internal/ops"
-	"ebb/workflows"
 )
 
 // operate is what the commands that start an operation have in common.
@@ -19,12 +19,13 @@ type operate struct {
 	detach  bool
 }
 
-func newOperate(a *app, kind workflows.Kind) *operate {
+func newOperate(a *app, kind operation.Kind) *operate {
 	return &operate{app: a, request: ops.Request{Kind: kind}}
 }
 
 // flags adds the flags that all of them have.
 func (o *operate) flags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&o.request.Strict, "strict", false, "refuse, before anything is touched, what is otherwise a warning: pods without room, lost or down")
 	cmd.Flags().StringVar(&o.request.ID, "id", "", "operation ID (default: made up); starting twice with one ID runs once")
 	cmd.Flags().BoolVar(&o.detach, "detach", false, "print the ID when it is started, do not follow it")
 }

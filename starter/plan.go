@@ -10,8 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"ebb/internal/forecast"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
-	"ebb/workflows"
+	kubeversion "ebb/internal/version"
 )
 
 // refusedPlan is an operation that would not start now.
@@ -35,21 +36,19 @@ nodes over SSH; ` + "`ebb clusters check`" + ` does. When the operation would be
 now, the exit code is 3.`
 
 func newPlanUpgrade(a *app) *cobra.Command {
-	var target string
-	var hops []string
+	var route routeFlags
 	cmd := &cobra.Command{
 		Use: "upgrade CLUSTER --to VERSION", Short: "Show what an upgrade would do",
 		Long: "Show the order of the nodes, which are done already, what each drain would move, and\nwhat would be in the way." + aboutPlan,
 		Args: arguments(1, 1), ValidArgsFunction: a.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if target == "" {
-				return usage(cmd, "say which version: --to VERSION")
+			if err := route.check(cmd); err != nil {
+				return err
 			}
-			return a.plan(cmd.Context(), forecast.Question{Kind: workflows.KindUpgrade, Cluster: args[0], Target: target, Hops: hops})
+			return a.plan(cmd.Context(), forecast.Question{Kind: operation.KindUpgrade, Cluster: args[0], Route: route.route()})
 		},
 	}
-	cmd.Flags().StringVar(&target, "to", "", "Kubernetes version, for example 1.37.2 (required)")
-	cmd.Flags().StringSliceVar(&hops, "hops", nil, "versions to stop at on the way, comma-separated")
+	route.flags(cmd)
 	return cmd
 }
 
@@ -64,7 +63,7 @@ func newPlanScaleDown(a *app) *cobra.Command {
 			if cmd.Flags().Changed("nodes") == cmd.Flags().Changed("count") {
 				return usage(cmd, "say which nodes: either --nodes NAME,... or --count N")
 			}
-			return a.plan(cmd.Context(), forecast.Question{Kind: workflows.KindScaleDown, Cluster: args[0], Nodes: names, Count: count})
+			return a.plan(cmd.Context(), forecast.Question{Kind: operation.KindScaleDown, Cluster: args[0], Nodes: names, Count: count})
 		},
 	}
 	cmd.Flags().StringSliceVar(&names, "nodes", nil, "names of the nodes to remove, comma-separated")
@@ -101,12 +100,13 @@ func printForecast(w io.Writer, what string, f forecast.Forecast) error {
 		if s.Drain.Node != "" {
 			moves = count(s.Drain.Moves, "pod")
 		}
-		t.row(fmt.Sprintf("%d.", i+1), s.Node, string(s.Role), s.Version, s.Action, moves)
+		t.row(fmt.Sprintf("%d.", i+1), s.Node, string(s.Role), string(s.Version), s.Action, moves)
 	}
 	if len(f.Steps) > 0 {
 		lines = append(append(lines, ""), t.lines()...)
 	}
 	lines = append(lines, section("In the way now:", obstacles(f))...)
+	lines = append(lines, section("Think twice (with --strict a refusal, like what is in the way):", objections(f))...)
 	lines = append(lines, section("Worth knowing:", risks(f))...)
 	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
 	return err
@@ -115,10 +115,10 @@ func printForecast(w io.Writer, what string, f forecast.Forecast) error {
 func planTitle(what string, f forecast.Forecast) string {
 	text := fmt.Sprintf("%s of %s, which is in state %s at %s", what, f.Cluster, f.State, f.Version)
 	if f.Target != "" {
-		text += ", to " + f.Target
+		text += fmt.Sprintf(", to %s", f.Target)
 	}
 	if len(f.Hops) > 0 {
-		text += ", then " + strings.Join(f.Hops, ", then ")
+		text += ", then " + strings.Join(kubeversion.Strings(f.Hops), ", then ")
 	}
 	if f.Retry {
 		text += ": it goes on where the last one stopped"
@@ -149,6 +149,15 @@ func obstacles(f forecast.Forecast) (texts []string) {
 	}
 	if room := f.Room.String(); room != "" {
 		texts = append(texts, room)
+	}
+	return texts
+}
+
+func objections(f forecast.Forecast) (texts []string) {
+	for _, s := range f.Steps {
+		for _, o := range s.Drain.Objections {
+			texts = append(texts, o.String())
+		}
 	}
 	return texts
 }

@@ -3,11 +3,11 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"ebb/workflows"
+	"ebb/internal/operation"
 )
 
 func newScaleDown(a *app) *cobra.Command {
-	o := newOperate(a, workflows.KindScaleDown)
+	o := newOperate(a, operation.KindScaleDown)
 	cmd := &cobra.Command{
 		Use: "scale-down CLUSTER (--nodes NAME,... | --count N)", Short: "Drain nodes, remove them and destroy their machines",
 		Long: `Drain nodes, remove them from the cluster and destroy their machines through the
@@ -32,7 +32,6 @@ operation is taken off, the cluster is as it was. After that it goes through.
 	}
 	cmd.Flags().StringSliceVar(&o.request.Nodes, "nodes", nil, "names of the nodes to remove, comma-separated")
 	cmd.Flags().IntVar(&o.request.Count, "count", 0, "how many workers to remove, the newest first")
-	cmd.Flags().BoolVar(&o.request.Strict, "strict", false, "refuse when pods would find no room on the nodes that stay, instead of warning")
 	o.flags(cmd)
 	return cmd
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"ebb/internal/ops"
+	"ebb/internal/wait"
 )
 
 // screen redraws a table in place.
@@ -24,21 +25,7 @@ type screen struct {
 // newScreen is a screen that redraws itself once a second, for the clocks on it.
 func newScreen(out, errs io.Writer) *screen {
 	s := &screen{out: out, errs: errs}
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		ticker := time.NewTicker(time.Second)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-ticker.C:
-				s.draw(nil)
-			}
-		}
-	}()
-	s.stop = func() { close(done); <-ended }
+	s.stop = wait.Every(time.Second, func() { s.draw(nil) })
 	return s
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"ebb/internal/forecast"
 	"ebb/internal/ops"
-	"ebb/internal/plan"
+	"ebb/internal/policy"
 )
 
 func newStatus(a *app) *cobra.Command {
@@ -81,7 +81,7 @@ func (a *app) statusOperation(ctx context.Context, id string, clusters []string)
 func clusterLines(v forecast.Overview) []string {
 	lines := []string{fmt.Sprintf("cluster %s: %s", v.Cluster, v.State)}
 	for _, fact := range []struct{ name, value string }{
-		{"operation", v.Holder}, {"target", v.Target}, {"version", v.Version}, {"last", v.Last}, {"message", v.Message},
+		{"operation", v.Holder}, {"target", string(v.Target)}, {"version", string(v.Version)}, {"last", v.Last}, {"message", v.Message},
 	} {
 		if fact.value != "" {
 			lines = append(lines, fmt.Sprintf("  %-10s %s", fact.name, strings.ReplaceAll(fact.value, "\n", "\n             ")))
@@ -93,12 +93,12 @@ func clusterLines(v forecast.Overview) []string {
 		if n.Manual {
 			role += " (upgraded by hand)"
 		}
-		t.row(n.Name, role, plan.Canonical(n.Version), orDash(n.Recorded), yesNo(n.Ready), schedulable(n))
+		t.row(n.Name, role, string(n.Version), orDash(string(n.Recorded)), yesNo(n.Ready), schedulable(n))
 	}
 	return append(append(lines, ""), t.lines()...)
 }
 
-func schedulable(n plan.Node) string {
+func schedulable(n policy.Node) string {
 	switch {
 	case !n.Unschedulable:
 		return "yes"
@@ -147,7 +147,7 @@ func (a *app) printClusters(views []forecast.Overview) error {
 		if v.Error != "" {
 			state, text = "unknown", v.Error
 		}
-		t.row(v.Cluster, state, fmt.Sprint(len(v.Nodes)), orDash(v.Holder), orDash(v.Target), firstLine(text))
+		t.row(v.Cluster, state, fmt.Sprint(len(v.Nodes)), orDash(v.Holder), orDash(string(v.Target)), firstLine(text))
 	}
 	if a.json() {
 		return nil

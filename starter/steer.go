@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 
@@ -68,14 +69,19 @@ func (a *app) steering(action ops.Action, cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if s.Answer, err = operations.Steer(cmd.Context(), s.Operation, ops.Steering{Action: action, Node: s.Node}); err != nil {
-			return err
-		}
-		if a.json() {
-			return json.NewEncoder(a.out).Encode(s)
-		}
-		_, err = fmt.Fprintf(a.out, "%s: %s\n", s.Operation, s.Answer)
-		return err
+		return a.steer(cmd.Context(), operations, s)
 	}
 	return cmd
+}
+
+// steer sends an action to an operation and prints the answer.
+func (a *app) steer(ctx context.Context, operations ops.Client, s steered) (err error) {
+	if s.Answer, err = operations.Steer(ctx, s.Operation, ops.Steering{Action: s.Action, Node: s.Node}); err != nil {
+		return err
+	}
+	if a.json() {
+		return json.NewEncoder(a.out).Encode(s)
+	}
+	_, err = fmt.Fprintf(a.out, "%s: %s\n", s.Operation, s.Answer)
+	return err
 }

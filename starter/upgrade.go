@@ -3,11 +3,13 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"ebb/workflows"
+	"ebb/internal/operation"
+	kubeversion "ebb/internal/version"
 )
 
 func newUpgrade(a *app) *cobra.Command {
-	o := newOperate(a, workflows.KindUpgrade)
+	o := newOperate(a, operation.KindUpgrade)
+	var route routeFlags
 	cmd := &cobra.Command{
 		Use: "upgrade CLUSTER --to VERSION", Short: "Bring every node of a cluster to a Kubernetes version",
 		Long: `Bring every node of a cluster to a Kubernetes version, one minor at a time:
@@ -24,15 +26,36 @@ script that runs is seen through to its end.
 		Example: "  ebb upgrade prod --to 1.37.2\n  ebb upgrade prod --to 1.37.2 --detach --id upgrade-prod-monday",
 		Args:    arguments(1, 1), ValidArgsFunction: a.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.request.Target == "" {
-				return usage(cmd, "say which version: --to VERSION")
+			if err := route.check(cmd); err != nil {
+				return err
 			}
-			o.request.Cluster = args[0]
+			o.request.Cluster, o.request.Route = args[0], route.route()
 			return o.start(cmd.Context())
 		},
 	}
-	cmd.Flags().StringVar(&o.request.Target, "to", "", "Kubernetes version, for example 1.37.2 (required)")
-	cmd.Flags().StringSliceVar(&o.request.Hops, "hops", nil, "versions to stop at on the way to --to, one minor apart, comma-separated")
+	route.flags(cmd)
 	o.flags(cmd)
 	return cmd
+}
+
+// routeFlags say where an upgrade goes.
+type routeFlags struct {
+	target string
+	hops   []string
+}
+
+func (r *routeFlags) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&r.target, "to", "", "Kubernetes version, for example 1.37.2 (required)")
+	cmd.Flags().StringSliceVar(&r.hops, "hops", nil, "versions to stop at on the way to --to, one minor apart, comma-separated")
+}
+
+func (r *routeFlags) check(cmd *cobra.Command) error {
+	if r.target == "" {
+		return usage(cmd, "say which version: --to VERSION")
+	}
+	return nil
+}
+
+func (r *routeFlags) route() kubeversion.Route {
+	return kubeversion.Route{Hops: kubeversion.Each(r.hops), Target: kubeversion.Of(r.target)}
 }

@@ -7,9 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"ebb/internal/drain"
+	"ebb/internal/command"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
-	"ebb/workflows"
+	kubeversion "ebb/internal/version"
 )
 
 // stateText is the state of an operation in a word or two.
@@ -43,13 +44,22 @@ func verdict(op ops.Operation) string {
 		return fmt.Sprintf("done in %s: %s", took(op), outcome(op))
 	}
 	text := stateText(op)
-	if m := strings.TrimPrefix(op.Message, op.ID+" refused: "); m != "" {
+	if m := reasonText(op); m != "" {
 		text += ": " + m
 	}
 	if next := advice(op); next != "" {
 		text += "\n  next: " + next
 	}
 	return text
+}
+
+// reasonText returns why an operation did not go through. That of a refusal is its
+// cause: the state beside it says "refused" already.
+func reasonText(op ops.Operation) string {
+	if op.State == ops.Refused && op.Outcome != nil {
+		return op.Outcome.Cause.Text
+	}
+	return op.Message
 }
 
 func outcome(op ops.Operation) string {
@@ -62,13 +72,13 @@ func outcome(op ops.Operation) string {
 // advice is what to do about an operation that did not end well.
 func advice(op ops.Operation) string {
 	switch {
-	case op.State == ops.Failed && op.Kind == workflows.KindUpgrade:
+	case op.State == ops.Failed && op.Kind == operation.KindUpgrade:
 		return fmt.Sprintf("find the cause (`ebb status %s` shows the nodes, `ebb logs %s` what the scripts printed), then `%s` goes on where it stopped", op.Cluster, op.ID, again(op))
 	case op.State == ops.Failed:
 		return fmt.Sprintf("`ebb status %s` shows in which state the cluster and its nodes are", op.Cluster)
 	case op.State == ops.RolledBack:
 		return "remove what was in the way, then start it again"
-	case op.State == ops.Cancelled && !op.RolledBack && op.Kind == workflows.KindUpgrade:
+	case op.State == ops.Cancelled && !op.RolledBack && op.Kind == operation.KindUpgrade:
 		return fmt.Sprintf("`%s` goes on where it stopped", again(op))
 	case op.State == ops.Terminated, op.State == ops.TimedOut:
 		return fmt.Sprintf("`ebb status %s` shows the nodes; starting the operation again takes over from this one", op.Cluster)
@@ -80,13 +90,13 @@ func advice(op ops.Operation) string {
 func again(op ops.Operation) string {
 	text := fmt.Sprintf("ebb upgrade %s --to %s", op.Cluster, op.Target)
 	if len(op.Hops) > 0 {
-		text += " --hops " + strings.Join(op.Hops, ",")
+		text += " --hops " + strings.Join(kubeversion.Strings(op.Hops), ",")
 	}
 	return text
 }
 
 // phaseText is where a node is, with the attempt when it is not the first.
-func phaseText(n workflows.NodeStatus) string {
+func phaseText(n operation.NodeStatus) string {
 	if n.Attempt > 1 {
 		return fmt.Sprintf("%s (attempt %d)", n.Phase, n.Attempt)
 	}
@@ -94,7 +104,7 @@ func phaseText(n workflows.NodeStatus) string {
 }
 
 // podsText is how far a drain is.
-func podsText(p *drain.Progress) string {
+func podsText(p *operation.DrainProgress) string {
 	if p == nil || p.Total == 0 {
 		return ""
 	}
@@ -106,11 +116,11 @@ func podsText(p *drain.Progress) string {
 }
 
 // blocked are the pods that do not only wait for their turn, which is no news.
-func blocked(p *drain.Progress) []drain.BlockedPod {
+func blocked(p *operation.DrainProgress) []operation.BlockedPod {
 	if p == nil {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(p.Blocked), func(b drain.BlockedPod) bool { return b.Queued })
+	return slices.DeleteFunc(slices.Clone(p.Blocked), func(b operation.BlockedPod) bool { return b.Queued })
 }
 
 func took(op ops.Operation) string {
@@ -151,7 +161,4 @@ func firstLine(s string) string {
 }
 
 // say prints what is of interest to a person and no result.
-func say(w io.Writer, text string) { tell(w, "ebb: %s\n", text) }
-
-// tell prints for a person; when nobody reads it, nobody misses it.
-func tell(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+func say(w io.Writer, text string) { command.Printf(w, "ebb: %s\n", text) }

@@ -10,8 +10,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"ebb/internal/operation"
 	"ebb/internal/ops"
-	"ebb/workflows"
+	kubeversion "ebb/internal/version"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -42,14 +43,14 @@ func TestExitCodes(t *testing.T) {
 
 func TestVerdictSaysWhatToDoNext(t *testing.T) {
 	began := time.Date(2026, 12, 1, 1, 0, 0, 0, time.UTC)
-	request := ops.Request{ID: "up-1", Kind: workflows.KindUpgrade, Cluster: "prod", Target: "1.37.2"}
+	request := ops.Request{ID: "up-1", Kind: operation.KindUpgrade, Cluster: "prod", Route: kubeversion.Route{Target: "1.37.2"}}
 	for _, c := range []struct {
 		op   ops.Operation
 		want string
 	}{
-		{ops.Operation{State: ops.Done, Started: began, Ended: began.Add(65 * time.Second), Status: &workflows.Status{Step: "every node is at 1.37.2"}},
+		{ops.Operation{State: ops.Done, Started: began, Ended: began.Add(65 * time.Second), Status: &operation.Status{Step: "every node is at 1.37.2"}},
 			"done in 1m05s: every node is at 1.37.2"},
-		{ops.Operation{State: ops.Refused, Message: "up-1 refused: cluster prod is held"}, "refused: cluster prod is held"},
+		{ops.Operation{State: ops.Refused, Message: "up-1 refused: cluster prod is held", Outcome: &operation.Outcome{Cause: operation.Cause{Text: "cluster prod is held"}}}, "refused: cluster prod is held"},
 		{ops.Operation{State: ops.Failed, Message: "node w1"},
 			"failed: node w1\n  next: find the cause (`ebb status prod` shows the nodes, `ebb logs up-1` what the scripts printed), then `ebb upgrade prod --to 1.37.2` goes on where it stopped"},
 		{ops.Operation{State: ops.RolledBack, RolledBack: true, Message: "x"}, "rolled back: x\n  next: remove what was in the way, then start it again"},

@@ -44,8 +44,8 @@ $(BIN)/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 $(BIN)/workflowcheck: tools/lint/go.mod tools/lint/go.sum
 	$(call build-tool,lint,-s -w,go.temporal.io/sdk/contrib/tools/workflowcheck,workflowcheck)
 
-# The stand-ins of the sandbox's nodes: standard library only, built in a second.
-$(BIN)/sandbox-node: go.mod $(wildcard internal/sandbox/node/*.go internal/sandbox/nodefs/*.go)
+# The programs of the sandbox's nodes: standard library only, built in a second.
+$(BIN)/sandbox-node: go.mod $(wildcard internal/sandbox/node/*.go internal/sandbox/nodetools/*.go internal/sandbox/nodedir/*.go)
 	@mkdir -p $(BIN)
 	@echo "tools: building sandbox-node"
 	@CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $@ ./internal/sandbox/node

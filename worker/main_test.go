@@ -31,9 +31,3 @@ func TestCommandLine(t *testing.T) {
 		})
 	}
 }
-
-func TestVerboseIsDebug(t *testing.T) {
-	o, err := parseFlags([]string{"-v", "--config", "x.yaml"}, &bytes.Buffer{})
-	require.NoError(t, err)
-	require.Equal(t, options{config: "x.yaml", logLevel: "debug"}, o)
-}

@@ -10,6 +10,8 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"ebb/activities"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
 )
 
 // act names the activities for their methods; in workflow code it is never set.
@@ -21,10 +23,10 @@ const (
 	apiRetryFor     = 10 * time.Minute // an API server may be away this long before an operation gives up
 	infraTimeout    = 3 * time.Minute  // a call to an infrastructure, with the job that it starts
 	infraRetryFor   = 30 * time.Minute // an infrastructure may be away this long
-	detachFor       = 5 * time.Minute  // an ISO is no reason to keep an operation for longer
+	isoRetryFor     = 5 * time.Minute  // an ISO is no reason to keep an operation for longer
 	nodeCallTimeout = time.Minute      // one short command over SSH
 	nodeRetryFor    = 2 * time.Minute  // a node may be unreachable this long
-	settleFor       = 24 * time.Hour   // putting things back is tried for this long
+	detachedFor     = 24 * time.Hour   // putting things back is tried for this long
 	heartbeatLost   = 10 * time.Second // a worker that is silent for this long is dead
 	longMargin      = 2 * time.Minute  // for an activity with a deadline of its own to wind up after it
 )
@@ -56,13 +58,6 @@ func overSSH(ctx workflow.Context, summary string) workflow.Context {
 func until(ctx workflow.Context, deadline time.Time, summary string) workflow.Context {
 	left := max(deadline.Sub(workflow.Now(ctx)), 0) + longMargin
 	return with(ctx, summary, left, left, heartbeatLost)
-}
-
-// settling is for what must be done even when the operation was cancelled or has
-// failed: it does not hear the cancellation and is tried for a day.
-func settling(ctx workflow.Context, summary string) workflow.Context {
-	detached, _ := workflow.NewDisconnectedContext(ctx)
-	return with(detached, summary, apiCallTimeout, settleFor, 0)
 }
 
 func with(ctx workflow.Context, summary string, once, all, heartbeat time.Duration) workflow.Context {
@@ -141,4 +136,17 @@ func kindOf(err error) string {
 		return app.Type()
 	}
 	return ""
+}
+
+// causeOf returns an error as an outcome holds it.
+func causeOf(err error) operation.Cause {
+	if err == nil {
+		return operation.Cause{}
+	}
+	c := operation.Cause{Type: kindOf(err), Text: reason(err), Cancelled: temporal.IsCanceledError(err)}
+	var refusal *policy.Refusal
+	if errors.As(err, &refusal) {
+		c.Type, c.Faults = operation.TypeRefused, refusal.Faults
+	}
+	return c
 }

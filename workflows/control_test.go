@@ -11,7 +11,8 @@ import (
 	"ebb/activities"
 	"ebb/internal/clusterstate"
 	"ebb/internal/drain"
-	"ebb/internal/plan"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
 )
 
 func TestPausedOperationStartsNoFurtherNode(t *testing.T) {
@@ -24,8 +25,8 @@ func TestPausedOperationStartsNoFurtherNode(t *testing.T) {
 	var pause, twice, resume *answered
 	w.env.OnActivity(act.Drain, mock.Anything, drains(w2)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
 		w.note("drain w2")
-		pause = w.steers(UpdatePause)
-		twice = w.steers(UpdatePause)
+		pause = w.steers(operation.UpdatePause)
+		twice = w.steers(operation.UpdatePause)
 		return drain.Result{Node: "w2"}, nil
 	}).Once()
 	start := w.env.Now()
@@ -33,13 +34,13 @@ func TestPausedOperationStartsNoFurtherNode(t *testing.T) {
 		require.Equal(t, []string{"drain w2"}, w.called("drain"))
 		require.False(t, w.status().Paused.IsZero())
 		require.Contains(t, w.status().Markdown(), "**Paused** since")
-		resume = w.steers(UpdateResume)
+		resume = w.steers(operation.UpdateResume)
 	}, 2*time.Hour) // past the deadline of one hour
 	w.drainsWell(w3)
 	w.removes(w2, w3)
 	w.releases(clusterstate.Running)
 
-	w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Nodes: []string{"w2", "w3"}})
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Nodes: []string{"w2", "w3"}})
 
 	require.NoError(t, w.env.GetWorkflowError())
 	require.Equal(t, "no further node is started; those under way are seen through", pause.text)
@@ -57,14 +58,14 @@ func TestPausedOperationCanBeCancelled(t *testing.T) {
 	w.cordons(w2, w3)
 	w.drainSettings()
 	w.env.OnActivity(act.Drain, mock.Anything, drains(w2)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
-		w.steers(UpdatePause)
+		w.steers(operation.UpdatePause)
 		return drain.Result{Node: "w2"}, nil
 	}).Once()
 	w.env.RegisterDelayedCallback(w.env.CancelWorkflow, 10*time.Minute)
 	w.uncordons(w2, w3)
 	w.releases(clusterstate.Running)
 
-	w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Nodes: []string{"w2", "w3"}})
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Nodes: []string{"w2", "w3"}})
 
 	kind, text := w.ended()
 	require.Equal(t, "Canceled", kind)
@@ -78,11 +79,11 @@ func TestResumeOfWhatIsNotPausedChangesNothing(t *testing.T) {
 	w.drainSettings()
 	var resume *answered
 	w.env.OnActivity(act.Drain, mock.Anything, drains(w1)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
-		resume = w.steers(UpdateResume)
+		resume = w.steers(operation.UpdateResume)
 		return drain.Result{Node: "w1"}, nil
 	}).Once()
 	w.releases(clusterstate.Running)
-	w.env.ExecuteWorkflow(Drain, DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
+	w.env.ExecuteWorkflow(Drain, operation.DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
 	require.NoError(t, w.env.GetWorkflowError())
 	require.Equal(t, "it was not paused", resume.text)
 }
@@ -97,19 +98,19 @@ func TestRetryNowEndsTheWait(t *testing.T) {
 	var early, other, now *answered
 	w.env.OnActivity(act.Drain, mock.Anything, drains(w1)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
 		w.note("drain w1")
-		early = w.steers(UpdateRetryNow, NodeRequest{})
-		return drain.Result{}, fails(activities.TypeDrain, "default/web-1 is blocked")
+		early = w.steers(operation.UpdateRetryNow, operation.NodeRequest{})
+		return drain.Result{}, fails(operation.TypeDrain, "default/web-1 is blocked")
 	}).Once()
 	w.env.RegisterDelayedCallback(func() {
-		require.Equal(t, WaitRetry, w.status().Nodes[0].Phase)
-		other = w.steers(UpdateRetryNow, NodeRequest{Node: "w9"})
-		now = w.steers(UpdateRetryNow, NodeRequest{Node: "w1"})
+		require.Equal(t, operation.PhaseWaitingToRetry, w.status().Nodes[0].Phase)
+		other = w.steers(operation.UpdateRetryNow, operation.NodeRequest{Node: "w9"})
+		now = w.steers(operation.UpdateRetryNow, operation.NodeRequest{Node: "w1"})
 	}, time.Minute)
 	w.drainsWell(w1)
 	w.releases(clusterstate.Running)
 	start := w.env.Now()
 
-	w.env.ExecuteWorkflow(Drain, DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
+	w.env.ExecuteWorkflow(Drain, operation.DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
 
 	require.NoError(t, w.env.GetWorkflowError())
 	require.Equal(t, "no node waits for another attempt", early.refused)
@@ -121,7 +122,7 @@ func TestRetryNowEndsTheWait(t *testing.T) {
 
 func TestSkippedWorkerIsLeftOutAndTheUpgradeSaysSo(t *testing.T) {
 	w := newWorld(t)
-	nodes := []plan.Node{cp1, w1, w2}
+	nodes := []policy.Node{cp1, w1, w2}
 	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf(nodes))
 	w.fit(nodes...)
 	w.runs(activities.PhaseStage, nodes...)
@@ -130,10 +131,10 @@ func TestSkippedWorkerIsLeftOutAndTheUpgradeSaysSo(t *testing.T) {
 	w.cordons(cp1)
 	var pending, twice, controlPlane, unknown *answered
 	w.env.OnActivity(act.Drain, mock.Anything, drains(cp1)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
-		pending = w.steers(UpdateSkipNode, NodeRequest{Node: "w1"})
-		twice = w.steers(UpdateSkipNode, NodeRequest{Node: "w1"})
-		controlPlane = w.steers(UpdateSkipNode, NodeRequest{Node: "cp1"})
-		unknown = w.steers(UpdateSkipNode, NodeRequest{Node: "w9"})
+		pending = w.steers(operation.UpdateSkipNode, operation.NodeRequest{Node: "w1"})
+		twice = w.steers(operation.UpdateSkipNode, operation.NodeRequest{Node: "w1"})
+		controlPlane = w.steers(operation.UpdateSkipNode, operation.NodeRequest{Node: "cp1"})
+		unknown = w.steers(operation.UpdateSkipNode, operation.NodeRequest{Node: "w9"})
 		return drain.Result{Node: "cp1"}, nil
 	}).Once()
 	w.runs(activities.PhaseUpgrade, cp1)
@@ -146,7 +147,7 @@ func TestSkippedWorkerIsLeftOutAndTheUpgradeSaysSo(t *testing.T) {
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
 
 	kind, text := w.ended()
-	require.Equal(t, ErrFailed, kind)
+	require.Equal(t, operation.TypeFailed, kind)
 	require.Contains(t, text, "2 of 3 nodes are at 1.37.2")
 	require.Contains(t, text, "w1 was left out by the operator: start the upgrade again for it")
 	require.Equal(t, "w1 is left out", pending.text)
@@ -158,7 +159,7 @@ func TestSkippedWorkerIsLeftOutAndTheUpgradeSaysSo(t *testing.T) {
 
 func TestSkippedWorkerThatIsBeingDrainedIsGivenUp(t *testing.T) {
 	w := newWorld(t)
-	nodes := []plan.Node{cp1, w1, w2}
+	nodes := []policy.Node{cp1, w1, w2}
 	survey := settingsOf(nodes)
 	w.claims(clusterstate.Upgrading, clusterstate.Running, target, survey)
 	w.fit(nodes...)
@@ -170,7 +171,7 @@ func TestSkippedWorkerThatIsBeingDrainedIsGivenUp(t *testing.T) {
 	w.cordons(w1)
 	w.drainFails(w1, 1) // and waits for five minutes
 	var skip *answered
-	w.env.RegisterDelayedCallback(func() { skip = w.steers(UpdateSkipNode, NodeRequest{Node: "w1"}) }, time.Minute)
+	w.env.RegisterDelayedCallback(func() { skip = w.steers(operation.UpdateSkipNode, operation.NodeRequest{Node: "w1"}) }, time.Minute)
 	w.uncordons(w1)
 	w.verifies(upgraded(cp1), w1, upgraded(w2))
 	w.noISO(cp1)
@@ -179,11 +180,11 @@ func TestSkippedWorkerThatIsBeingDrainedIsGivenUp(t *testing.T) {
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
 
 	kind, text := w.ended()
-	require.Equal(t, ErrFailed, kind, "a skip is no cancellation")
+	require.Equal(t, operation.TypeFailed, kind, "a skip is no cancellation")
 	require.Contains(t, text, "w1 was left out by the operator")
 	require.Contains(t, skip.text, "w1 is given up and uncordoned")
 	require.Equal(t, []string{"drain cp1", "drain w1", "drain w2"}, w.called("drain"))
-	require.Equal(t, Skipped, w.status().Nodes[1].Phase)
+	require.Equal(t, operation.PhaseSkipped, w.status().Nodes[1].Phase)
 }
 
 func TestOnlyAnUpgradeCanSkip(t *testing.T) {
@@ -193,11 +194,11 @@ func TestOnlyAnUpgradeCanSkip(t *testing.T) {
 	w.drainSettings()
 	var skip *answered
 	w.env.OnActivity(act.Drain, mock.Anything, drains(w1)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
-		skip = w.steers(UpdateSkipNode, NodeRequest{Node: "w1"})
+		skip = w.steers(operation.UpdateSkipNode, operation.NodeRequest{Node: "w1"})
 		return drain.Result{Node: "w1"}, nil
 	}).Once()
 	w.releases(clusterstate.Running)
-	w.env.ExecuteWorkflow(Drain, DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
+	w.env.ExecuteWorkflow(Drain, operation.DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
 	require.NoError(t, w.env.GetWorkflowError())
 	require.Contains(t, skip.refused, "only an upgrade can leave a node out")
 }

@@ -11,6 +11,7 @@ import (
 	"ebb/activities"
 	"ebb/internal/clusterstate"
 	"ebb/internal/drain"
+	"ebb/internal/operation"
 )
 
 func TestDrainLeavesTheNodeCordoned(t *testing.T) {
@@ -21,7 +22,7 @@ func TestDrainLeavesTheNodeCordoned(t *testing.T) {
 	w.drainsWell(w1)
 	w.releases(clusterstate.Running)
 
-	w.env.ExecuteWorkflow(Drain, DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
+	w.env.ExecuteWorkflow(Drain, operation.DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
 
 	require.NoError(t, w.env.GetWorkflowError())
 	require.Empty(t, w.called("uncordon"))
@@ -36,16 +37,16 @@ func TestDrainThatFailsIsRolledBack(t *testing.T) {
 	w.uncordons(w1)
 	w.releases(clusterstate.Alert)
 
-	w.env.ExecuteWorkflow(Drain, DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
+	w.env.ExecuteWorkflow(Drain, operation.DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
 
 	kind, text := w.ended()
-	require.Equal(t, ErrRolledBack, kind)
+	require.Equal(t, operation.TypeRolledBack, kind)
 	require.Contains(t, text, "rolled back: uncordoned w1; the cluster is in state Alert")
 }
 
 // What cannot be helped by another attempt ends the drain at once.
 func TestDrainIsNotRepeatedWhenThatCannotHelp(t *testing.T) {
-	for _, kind := range []string{activities.TypeUncordoned, activities.TypeCannotDrain, activities.TypeConfig} {
+	for _, kind := range []string{operation.TypeUncordoned, operation.TypeCannotDrain, operation.TypeConfig} {
 		w := newWorld(t)
 		w.claims(clusterstate.Draining, clusterstate.Running, "", settingsOf(everyNode))
 		w.cordons(w1)
@@ -54,10 +55,10 @@ func TestDrainIsNotRepeatedWhenThatCannotHelp(t *testing.T) {
 		w.uncordons(w1)
 		w.releases(clusterstate.Running)
 
-		w.env.ExecuteWorkflow(Drain, DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
+		w.env.ExecuteWorkflow(Drain, operation.DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
 
 		ended, _ := w.ended()
-		require.Equal(t, ErrRolledBack, ended, kind)
+		require.Equal(t, operation.TypeRolledBack, ended, kind)
 	}
 }
 
@@ -77,7 +78,7 @@ func TestLostWorkerIsNotAnAttempt(t *testing.T) {
 	}).Times(6)
 	w.releases(clusterstate.Running)
 
-	w.env.ExecuteWorkflow(Drain, DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
+	w.env.ExecuteWorkflow(Drain, operation.DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
 
 	require.NoError(t, w.env.GetWorkflowError())
 	require.Equal(t, deadlines[0], deadlines[5], "the attempt keeps its end")

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -9,150 +10,136 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"ebb/activities"
-	"ebb/internal/plan"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
+	"ebb/internal/version"
 )
-
-// UpgradeNodeInput is one node of an upgrade.
-type UpgradeNodeInput struct {
-	Cluster      string        `json:"cluster"`
-	Operation    string        `json:"operation"`
-	Node         plan.Node     `json:"node"`
-	Target       string        `json:"target"`
-	Hop          int           `json:"hop,omitempty"` // which hop of the upgrade this is
-	Retries      int           `json:"retries"`       // of the drain, and of a script that asks for it
-	ReadyTimeout time.Duration `json:"readyTimeout"`
-	Steady       time.Duration `json:"steady"`
-	Deadline     time.Time     `json:"deadline"` // for the drain and the script
-}
-
-// UpgradeNodeResult says whether there was something to do.
-type UpgradeNodeResult struct {
-	Skipped bool `json:"skipped,omitempty"`
-}
 
 // UpgradeNode upgrades one node: it takes the load off, runs the script, and puts
 // the load back, whether the script went well or not. It can be cancelled until
 // the script starts; a script that has started is seen through to the end, for
 // half a kubeadm upgrade is worse than one more upgraded node.
-func UpgradeNode(ctx workflow.Context, in UpgradeNodeInput) (UpgradeNodeResult, error) {
-	o, err := beginNode(ctx, in)
+func UpgradeNode(ctx workflow.Context, in operation.UpgradeNodeInput) (operation.UpgradeNodeResult, error) {
+	e, err := beginNode(ctx, in)
 	if err != nil {
-		return UpgradeNodeResult{}, err
+		return operation.UpgradeNodeResult{}, err
 	}
 	n := in.Node
 	// 1. Skip a node that is done.
-	skip, err := o.finished(ctx, n, in.Target)
+	skip, err := e.finished(ctx, n, in.Target)
 	if err != nil || skip {
-		return UpgradeNodeResult{Skipped: skip}, failed(n, "check", err)
+		return operation.UpgradeNodeResult{Skipped: skip}, nodeError(n, operation.StepCheck, err, nil)
 	}
 	// 2. Cordon it, unless it was.
-	if err := o.cordon(ctx, n); err != nil {
-		return UpgradeNodeResult{}, o.nodeFailed(ctx, n, "cordon", err)
+	if err := e.cordon(ctx, n); err != nil {
+		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepCordon, err)
 	}
 	// 3. Drain it.
-	if err := o.drain(ctx, n, in.Retries+1, in.Deadline); err != nil {
-		return UpgradeNodeResult{}, o.nodeFailed(ctx, n, "drain", err)
+	if err := e.drain(ctx, n, in.Retries+1, in.Deadline); err != nil {
+		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepDrain, err)
 	}
 	// 4. Run the script. From here on a cancellation waits for the end.
 	if ctx.Err() != nil {
-		return UpgradeNodeResult{}, o.nodeFailed(ctx, n, "drain", ctx.Err())
+		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepDrain, ctx.Err())
 	}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	s := script{phase: activities.PhaseUpgrade, shown: RunScript, target: in.Target, hop: in.Hop, retries: in.Retries}
-	if err := o.run(ctx, s, n, in.Deadline); err != nil {
-		return UpgradeNodeResult{}, o.nodeFailed(ctx, n, "script", err)
+	s := script{phase: activities.PhaseUpgrade, shown: operation.PhaseUpgrading, target: in.Target, hop: in.Hop, retries: in.Retries}
+	if err := e.runScript(ctx, s, n, in.Deadline); err != nil {
+		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepScript, err)
 	}
 	// 5. The kubelet on it has to be the new one.
-	o.mark(ctx, n.Name, Verifying, 0, "")
-	if _, err := call(overSSH(ctx, "is the kubelet of "+n.Name+" at "+in.Target+"?"), act.CheckVersion,
-		activities.CheckVersionInput{Cluster: o.cluster, Node: n, Version: in.Target}); err != nil {
-		return UpgradeNodeResult{}, o.nodeFailed(ctx, n, "version check", err)
+	e.mark(ctx, n.Name, operation.PhaseVerifying, 0, "")
+	if _, err := call(overSSH(ctx, fmt.Sprintf("is the kubelet of %s at %s?", n.Name, in.Target)), act.CheckVersion,
+		activities.CheckVersionInput{Cluster: e.cluster, Node: n, Version: in.Target}); err != nil {
+		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepVersion, err)
 	}
 	// 6. Uncordon it, if the cordon is ours.
-	o.mark(ctx, n.Name, Uncordoning, 0, "")
-	if _, err := call(settling(ctx, "uncordon "+n.Name), act.Uncordon, o.on(n)); err != nil {
-		return UpgradeNodeResult{}, o.nodeFailed(ctx, n, "uncordon", err)
+	e.mark(ctx, n.Name, operation.PhaseUncordoning, 0, "")
+	if _, err := call(e.detached(ctx, "uncordon "+n.Name), act.Uncordon, e.on(n)); err != nil {
+		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepUncordon, err)
 	}
 	// 7. Wait until it is Ready, and record that it is done.
-	return UpgradeNodeResult{}, failed(n, "ready", o.confirm(ctx, n, in))
+	return operation.UpgradeNodeResult{}, nodeError(n, operation.StepReady, e.confirm(ctx, n, in), nil)
 }
 
 // beginNode is the operation as one of its nodes sees it.
-func beginNode(ctx workflow.Context, in UpgradeNodeInput) (*operation, error) {
-	o := &operation{id: in.Operation, cluster: in.Cluster, control: newControl()}
-	o.status = Status{Operation: in.Operation, Kind: KindUpgrade, Cluster: in.Cluster, Target: in.Target, Started: workflow.Now(ctx), Deadline: in.Deadline}
-	o.step(ctx, "upgrading %s to %s", in.Node.Name, in.Target)
-	o.follow(ctx, []plan.Node{in.Node})
-	if err := o.track(ctx); err != nil {
-		return o, err
+func beginNode(ctx workflow.Context, in operation.UpgradeNodeInput) (*execution, error) {
+	e := &execution{id: in.Operation, cluster: in.Cluster, control: newControl(ctx)}
+	e.status = operation.Status{Operation: in.Operation, Kind: operation.KindUpgrade, Cluster: in.Cluster, Target: in.Target, Started: workflow.Now(ctx), Deadline: in.Deadline}
+	e.step(ctx, "upgrading %s to %s", in.Node.Name, in.Target)
+	e.follow(ctx, []policy.Node{in.Node})
+	e.hearGiveUp(ctx)
+	if err := e.answerStatus(ctx); err != nil {
+		return e, err
 	}
-	return o, o.steerNode(ctx)
+	return e, e.handleNodeUpdates(ctx)
 }
 
 // finished looks at the node anew: the survey may be hours old.
-func (o *operation) finished(ctx workflow.Context, n plan.Node, target string) (bool, error) {
-	o.mark(ctx, n.Name, Checking, 0, "")
-	now, err := call(onAPI(ctx, "is "+n.Name+" done already?"), act.Node, o.on(n))
-	if err != nil || plan.Finished(now.Node, target) {
+func (e *execution) finished(ctx workflow.Context, n policy.Node, target version.Version) (bool, error) {
+	e.mark(ctx, n.Name, operation.PhaseChecking, 0, "")
+	now, err := call(onAPI(ctx, "is "+n.Name+" done already?"), act.Node, e.on(n))
+	if err != nil || policy.Finished(now.Node, target) {
 		return err == nil, err
 	}
-	if n.Role == plan.Worker {
+	if n.Role == policy.Worker {
 		return false, nil
 	}
-	faults, err := o.controlPlaneFaults(ctx, n.Name)
+	faults, err := e.controlPlaneFaults(ctx, n.Name)
 	if err == nil && len(faults) > 0 {
-		err = failure("not started: " + strings.Join(faults, "; "))
+		err = errors.New("not started: " + strings.Join(faults, "; "))
 	}
 	return false, err
 }
 
-func (o *operation) confirm(ctx workflow.Context, n plan.Node, in UpgradeNodeInput) error {
-	o.mark(ctx, n.Name, WaitReady, 0, "")
+func (e *execution) confirm(ctx workflow.Context, n policy.Node, in operation.UpgradeNodeInput) error {
+	e.mark(ctx, n.Name, operation.PhaseWaitingForReady, 0, "")
 	deadline := workflow.Now(ctx).Add(in.ReadyTimeout)
 	if _, err := call(until(ctx, deadline, "wait until "+n.Name+" is Ready"), act.WaitReady,
-		activities.WaitReadyInput{Cluster: o.cluster, Node: n, Version: in.Target, Steady: in.Steady, Deadline: deadline}); err != nil {
+		activities.WaitReadyInput{Cluster: e.cluster, Node: n, Version: in.Target, Steady: in.Steady, Deadline: deadline}); err != nil {
 		return err
 	}
-	_, err := call(onAPI(ctx, "record that "+n.Name+" is at "+in.Target), act.RecordVersion,
-		activities.RecordVersionInput{NodeInput: o.on(n), Version: in.Target})
-	o.mark(ctx, n.Name, Done, 0, "")
+	_, err := call(onAPI(ctx, fmt.Sprintf("record that %s is at %s", n.Name, in.Target)), act.RecordVersion,
+		activities.RecordVersionInput{NodeInput: e.on(n), Version: in.Target})
+	e.mark(ctx, n.Name, operation.PhaseDone, 0, "")
 	return err
 }
 
-// nodeFailed puts the load back on a node that could not be upgraded.
-func (o *operation) nodeFailed(ctx workflow.Context, n plan.Node, step string, cause error) error {
-	back := o.uncordon(ctx, []plan.Node{n})
-	o.mark(ctx, n.Name, Failed, 0, reason(cause))
-	if temporal.IsCanceledError(cause) {
-		return temporal.NewCanceledError(fmt.Sprintf("node %s: cancelled during %s; %s", n.Name, step, back))
-	}
-	return failed(n, step+" ("+back+")", cause)
+// failNode puts the load back on a node that could not be upgraded, and returns
+// the error that says so.
+func (e *execution) failNode(ctx workflow.Context, n policy.Node, step operation.Step, cause error) error {
+	back := e.uncordon(ctx, []policy.Node{n})
+	e.mark(ctx, n.Name, operation.PhaseFailed, 0, reason(cause))
+	return nodeError(n, step, cause, &back)
 }
 
-// failed is the error of a node: which node and machine, and which step. It is
-// nil when cause is.
-func failed(n plan.Node, step string, cause error) error {
-	if cause == nil || temporal.IsCanceledError(cause) {
+// nodeError returns the error of a node: which node and machine, which step, and
+// what was taken back. It is nil when cause is.
+func nodeError(n policy.Node, step operation.Step, cause error, back *operation.Uncordon) error {
+	o := operation.NodeOutcome{Node: n.Name, Machine: n.MachineID, Step: step, Cause: causeOf(cause), Uncordon: back}
+	switch {
+	case cause == nil, o.Cause.Cancelled && back == nil:
 		return cause
+	case o.Cause.Cancelled:
+		return temporal.NewCanceledError(o.String(), o)
 	}
-	return temporal.NewNonRetryableApplicationError(
-		fmt.Sprintf("node %s (machine %s), step %s: %s", n.Name, n.MachineID, step, reason(cause)), ErrFailed, nil)
+	return temporal.NewNonRetryableApplicationError(o.String(), operation.TypeFailed, nil, o)
 }
 
 // script is one phase of an upgrade script, run again when it asks for that.
 type script struct {
 	phase   string // activities.PhaseStage or PhaseUpgrade
-	shown   Phase
-	target  string
+	shown   operation.Phase
+	target  version.Version
 	hop     int
 	retries int
 }
 
-func (o *operation) run(ctx workflow.Context, s script, n plan.Node, deadline time.Time) error {
+func (e *execution) runScript(ctx workflow.Context, s script, n policy.Node, deadline time.Time) error {
 	for attempt := 1; ; attempt++ {
-		o.mark(ctx, n.Name, s.shown, attempt, "")
+		e.mark(ctx, n.Name, s.shown, attempt, "")
 		result, err := call(until(ctx, deadline, fmt.Sprintf("%s %s with the script", s.phase, n.Name)), act.RunScript, activities.ScriptInput{
-			NodeInput: o.on(n), On: n, Phase: s.phase, Target: s.target, Hop: s.hop, Attempt: attempt, Deadline: deadline,
+			NodeInput: e.on(n), On: n, Phase: s.phase, Target: s.target, Hop: s.hop, Attempt: attempt, Deadline: deadline,
 		})
 		switch {
 		case err != nil:
@@ -160,10 +147,10 @@ func (o *operation) run(ctx workflow.Context, s script, n plan.Node, deadline ti
 		case !result.Again:
 			return nil
 		case attempt > s.retries:
-			return failure(fmt.Sprintf("the script asked for another try %d times: %s", attempt, result.Output))
+			return fmt.Errorf("the script asked for another try %d times: %s", attempt, result.Output)
 		}
-		o.mark(ctx, n.Name, WaitRetry, attempt, "the script asked for another try")
-		if err := o.wait(ctx, n.Name, scriptRetryInterval, "the script on "+n.Name+" asked for another try"); err != nil {
+		e.mark(ctx, n.Name, operation.PhaseWaitingToRetry, attempt, "the script asked for another try")
+		if err := e.waitToRetry(ctx, n.Name, scriptRetryInterval, "the script on "+n.Name+" asked for another try"); err != nil {
 			return err
 		}
 	}

@@ -2,120 +2,99 @@ package workflows
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
 
 	"ebb/activities"
 	"ebb/internal/clusterstate"
-	"ebb/internal/plan"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
+	"ebb/internal/version"
 )
 
 // resetTimeout bounds kubeadm reset on a control plane that leaves.
 const resetTimeout = 10 * time.Minute
 
-// ScaleDownInput says what to remove: nodes by name, or a number of workers.
-type ScaleDownInput struct {
-	Cluster string   `json:"cluster"`
-	Nodes   []string `json:"nodes,omitempty"`
-	Count   int      `json:"count,omitempty"`
-	Strict  bool     `json:"strict,omitempty"` // refuse when pods would find no room, instead of warning
-}
-
-// ScaleDownResult is what became of each node, and the size of the cluster now.
-type ScaleDownResult struct {
-	Removed   []string `json:"removed"`             // no longer in the cluster
-	Destroyed []string `json:"destroyed"`           // their machine as well
-	Remaining []string `json:"remaining,omitempty"` // should have gone and are still in the cluster
-	Size      int      `json:"size"`                // nodes of the cluster after it
-}
-
 // ScaleDown removes nodes from a cluster and destroys their machines. Until every
 // node is drained, any failure takes everything back and nothing is removed;
 // from then on it goes through to the end.
-func ScaleDown(ctx workflow.Context, in ScaleDownInput) (ScaleDownResult, error) {
-	o, err := begin(ctx, KindScaleDown, in.Cluster, "")
+func ScaleDown(ctx workflow.Context, in operation.ScaleDownInput) (operation.ScaleDownResult, error) {
+	e, err := begin(ctx, operation.KindScaleDown, in.Cluster, "")
 	if err != nil {
-		return ScaleDownResult{}, err
+		return operation.ScaleDownResult{}, err
 	}
 	// 1. Take the cluster.
-	if err := o.claim(ctx, clusterstate.Scaling); err != nil {
-		return ScaleDownResult{}, err
+	if err := e.claim(ctx, clusterstate.Scaling, version.Route{}); err != nil {
+		return operation.ScaleDownResult{}, err
 	}
 	// 2. Choose the nodes, before anything is touched.
-	scale := o.survey.Scale
-	nodes, err := plan.SelectScaleDown(o.survey.Nodes, plan.ScaleDownRequest{Names: in.Nodes, Count: in.Count, MinWorkers: scale.MinWorkers})
+	scale := e.survey.Scale
+	nodes, err := policy.SelectScaleDown(e.survey.Nodes, policy.ScaleDownRequest{Names: in.Nodes, Count: in.Count, MinWorkers: scale.MinWorkers})
 	if err != nil {
-		return ScaleDownResult{}, o.giveBack(ctx, err)
+		return operation.ScaleDownResult{}, e.abort(ctx, err)
 	}
-	o.follow(ctx, nodes)
+	e.follow(ctx, nodes)
 	// 3. A machine that is down has nothing to drain.
-	up, err := o.machinesUp(ctx, nodes)
+	up, err := e.machinesUp(ctx, nodes)
 	if err != nil {
-		return ScaleDownResult{}, o.giveBack(ctx, err)
+		return operation.ScaleDownResult{}, e.abort(ctx, err)
 	}
-	// 4. A control plane leaves only a healthy one behind, and pods need room.
-	err = o.checkControlPlanes(ctx, nodes)
+	// 4. A control plane leaves only a healthy one behind, and pods need room and budgets.
+	err = e.checkControlPlanes(ctx, nodes)
 	if err == nil {
-		err = o.checkCapacity(ctx, nodes, in.Strict)
+		err = e.checkPods(ctx, nodes, up, in.Strict)
 	}
 	if err != nil {
-		return ScaleDownResult{}, o.giveBack(ctx, err)
+		return operation.ScaleDownResult{}, e.abort(ctx, err)
 	}
 	// 5. Cordon them all, then drain them; or take it all back.
-	o.status.Deadline = workflow.Now(ctx).Add(scale.Timeout)
-	if err := o.evacuate(ctx, up, scale.MaxParallel, scale.Attempts); err != nil {
-		return ScaleDownResult{}, o.end(ctx, err, ErrRolledBack, o.from, "rolled back: nothing was removed, "+o.uncordon(ctx, up))
+	e.status.Deadline = workflow.Now(ctx).Add(scale.Timeout)
+	if err := e.cordonAndDrain(ctx, up, scale.MaxParallel, scale.Attempts); err != nil {
+		return operation.ScaleDownResult{}, e.rollBack(ctx, err, up)
 	}
 	// 6. Remove them. Neither the deadline nor a cancellation stops this any more.
-	result := ScaleDownResult{Size: len(o.survey.Nodes)}
+	result := operation.ScaleDownResult{Size: len(e.survey.Nodes)}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	if err := o.remove(ctx, nodes, &result); err != nil {
-		return ScaleDownResult{}, o.removalFailed(ctx, err, nodes, result)
+	if err := e.remove(ctx, nodes, &result); err != nil {
+		return operation.ScaleDownResult{}, e.removalFailed(ctx, err, nodes, result)
 	}
 	// 7. Give the cluster back.
-	if err := o.finish(ctx, o.from, "", "removed "+strings.Join(result.Removed, ", ")); err != nil {
-		return ScaleDownResult{}, err
+	if err := e.complete(ctx, e.from, "", operation.Outcome{Removal: &result}); err != nil {
+		return operation.ScaleDownResult{}, err
 	}
 	return result, nil
 }
 
-func (o *operation) machinesUp(ctx workflow.Context, nodes []plan.Node) ([]plan.Node, error) {
-	o.step(ctx, "looking at the machines")
-	var up []plan.Node
+func (e *execution) machinesUp(ctx workflow.Context, nodes []policy.Node) ([]policy.Node, error) {
+	e.step(ctx, "looking at the machines")
+	var up []policy.Node
 	for _, n := range nodes {
-		machine, err := call(onAPI(ctx, "is the machine of "+n.Name+" up?"), act.Machine, activities.MachineInput{Cluster: o.cluster, Node: n})
+		machine, err := call(onAPI(ctx, "is the machine of "+n.Name+" up?"), act.Machine, activities.MachineInput{Cluster: e.cluster, Node: n})
 		switch {
 		case err != nil:
 			return nil, err
 		case !machine.Down:
 			up = append(up, n)
-		case n.Role != plan.Worker:
-			return nil, &plan.Refusal{Reason: fmt.Sprintf("the machine of control plane %s is down, so that it cannot leave etcd: start it first", n.Name)}
+		case n.Role != policy.Worker:
+			return nil, &policy.Refusal{Reason: fmt.Sprintf("the machine of control plane %s is down, so that it cannot leave etcd: start it first", n.Name)}
 		default:
-			o.mark(ctx, n.Name, Drained, 0, "its machine is down: nothing to drain")
+			e.mark(ctx, n.Name, operation.PhaseDrained, 0, "its machine is down: nothing to drain")
 		}
 	}
 	return up, nil
 }
 
-// versionLeaving is the change that added the look at the control planes that stay.
-const versionLeaving = "leaving-control-plane"
-
 // checkControlPlanes refuses to take a control plane away from an etcd, or from
 // other control planes, that are not healthy.
-func (o *operation) checkControlPlanes(ctx workflow.Context, leaving []plan.Node) error {
+func (e *execution) checkControlPlanes(ctx workflow.Context, leaving []policy.Node) error {
 	for _, n := range leaving {
-		if n.Role == plan.Worker {
+		if n.Role == policy.Worker {
 			continue
 		}
-		if workflow.GetVersion(ctx, versionLeaving, workflow.DefaultVersion, 1) == workflow.DefaultVersion {
-			return nil
-		}
-		faults, err := o.controlPlaneFaults(ctx, n.Name)
+		faults, err := e.controlPlaneFaults(ctx, n.Name)
 		if err == nil && len(faults) > 0 {
-			err = &plan.Refusal{Reason: fmt.Sprintf("control plane %s cannot leave: %s", n.Name, strings.Join(faults, "; "))}
+			err = &policy.Refusal{Reason: fmt.Sprintf("control plane %s cannot leave", n.Name), Faults: faults}
 		}
 		if err != nil {
 			return err
@@ -124,40 +103,35 @@ func (o *operation) checkControlPlanes(ctx workflow.Context, leaving []plan.Node
 	return nil
 }
 
-// versionCapacity is the change that added the capacity check.
-const versionCapacity = "capacity"
-
-// checkCapacity forecasts whether the pods of the nodes find room elsewhere. What
-// does not is a warning, or with strict a refusal.
-func (o *operation) checkCapacity(ctx workflow.Context, nodes []plan.Node, strict bool) error {
-	if workflow.GetVersion(ctx, versionCapacity, workflow.DefaultVersion, 1) == workflow.DefaultVersion {
-		return nil
-	}
-	found, err := call(onAPI(ctx, "do their pods find room elsewhere?"), act.Capacity, activities.CapacityInput{Cluster: o.cluster, Nodes: plan.Names(nodes)})
-	switch {
-	case err != nil:
+// checkPods forecasts whether the pods of the nodes find room elsewhere, and what speaks
+// against the drains of those whose machines are up: all in one report, a warning, or with
+// strict a refusal.
+func (e *execution) checkPods(ctx workflow.Context, nodes, up []policy.Node, strict bool) error {
+	room, err := e.checkCapacity(ctx, nodes)
+	if err != nil {
 		return err
-	case strict && found.Warning != "":
-		return &plan.Refusal{Reason: found.Warning + "; nothing was touched, because of --strict"}
 	}
-	o.status.Warning = found.Warning
-	return nil
+	drains, err := e.checkDrains(ctx, up)
+	if err != nil {
+		return err
+	}
+	return e.settle(ctx, append(room, drains...), strict)
 }
 
 // remove takes the drained nodes out of the cluster one after another, and stops
 // at the first that does not go.
-func (o *operation) remove(ctx workflow.Context, nodes []plan.Node, result *ScaleDownResult) error {
+func (e *execution) remove(ctx workflow.Context, nodes []policy.Node, result *operation.ScaleDownResult) error {
 	for _, n := range nodes {
-		if err := o.gate(ctx); err != nil {
+		if err := e.awaitResume(ctx); err != nil {
 			return err
 		}
-		o.step(ctx, "removing %s", n.Name)
-		o.mark(ctx, n.Name, Removing, 0, "")
-		in := activities.MachineInput{Cluster: o.cluster, Node: n}
-		if n.Role != plan.Worker {
+		e.step(ctx, "removing %s", n.Name)
+		e.mark(ctx, n.Name, operation.PhaseRemoving, 0, "")
+		in := activities.MachineInput{Cluster: e.cluster, Node: n}
+		if n.Role != policy.Worker {
 			deadline := workflow.Now(ctx).Add(resetTimeout)
 			if _, err := call(until(ctx, deadline, "kubeadm reset on "+n.Name), act.RunScript, activities.ScriptInput{
-				NodeInput: o.on(n), On: n, Phase: activities.PhaseReset, Attempt: 1, Deadline: deadline,
+				NodeInput: e.on(n), On: n, Phase: activities.PhaseReset, Attempt: 1, Deadline: deadline,
 			}); err != nil {
 				return err
 			}
@@ -170,24 +144,17 @@ func (o *operation) remove(ctx workflow.Context, nodes []plan.Node, result *Scal
 			return err
 		}
 		result.Destroyed = append(result.Destroyed, n.Name)
-		o.mark(ctx, n.Name, Done, 0, "")
+		e.mark(ctx, n.Name, operation.PhaseDone, 0, "")
 	}
 	return nil
 }
 
 // removalFailed leaves the cluster in Alert, with the nodes that are still in it
 // schedulable again.
-func (o *operation) removalFailed(ctx workflow.Context, cause error, nodes []plan.Node, result ScaleDownResult) error {
+func (e *execution) removalFailed(ctx workflow.Context, cause error, nodes []policy.Node, result operation.ScaleDownResult) error {
 	remaining := nodes[len(result.Removed):]
-	result.Remaining = plan.Names(remaining)
-	done := fmt.Sprintf("removed %s, destroyed %s, still in the cluster %s (%s); the cluster has %d nodes",
-		names(result.Removed), names(result.Destroyed), names(result.Remaining), o.uncordon(ctx, remaining), result.Size)
-	return o.end(ctx, cause, ErrFailed, clusterstate.Alert, done)
-}
-
-func names(list []string) string {
-	if len(list) == 0 {
-		return "none"
-	}
-	return strings.Join(list, ", ")
+	result.Remaining = policy.Names(remaining)
+	o := e.outcome(operation.TypeFailed, cause)
+	o.Uncordon, o.Removal = e.uncordon(ctx, remaining), &result
+	return e.fail(ctx, o)
 }

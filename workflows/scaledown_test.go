@@ -12,22 +12,23 @@ import (
 	"ebb/activities"
 	"ebb/internal/clusterstate"
 	"ebb/internal/drain"
-	"ebb/internal/plan"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
 )
 
-func (w *world) machinesAre(down bool, nodes ...plan.Node) {
+func (w *world) machinesAre(down bool, nodes ...policy.Node) {
 	for _, n := range nodes {
 		w.env.OnActivity(act.Machine, mock.Anything, machine(n)).Return(activities.MachineResult{Down: down}, nil).Once()
 	}
 }
 
 // roomFor expects that the pods of these nodes are looked after, and find room.
-func (w *world) roomFor(nodes ...plan.Node) {
-	w.env.OnActivity(act.Capacity, mock.Anything, activities.CapacityInput{Cluster: "prod", Nodes: plan.Names(nodes)}).
+func (w *world) roomFor(nodes ...policy.Node) {
+	w.env.OnActivity(act.Capacity, mock.Anything, activities.CapacityInput{Cluster: "prod", Nodes: policy.Names(nodes)}).
 		Return(activities.CapacityResult{}, nil).Once()
 }
 
-func (w *world) removes(nodes ...plan.Node) {
+func (w *world) removes(nodes ...policy.Node) {
 	for _, n := range nodes {
 		w.deletes(n)
 		w.env.OnActivity(act.DestroyMachine, mock.Anything, machine(n)).Return(func(context.Context, activities.MachineInput) (activities.DestroyMachineResult, error) {
@@ -37,7 +38,7 @@ func (w *world) removes(nodes ...plan.Node) {
 	}
 }
 
-func (w *world) deletes(n plan.Node) {
+func (w *world) deletes(n policy.Node) {
 	w.env.OnActivity(act.DeleteNode, mock.Anything, machine(n)).Return(func(context.Context, activities.MachineInput) (activities.DeleteNodeResult, error) {
 		w.note("delete " + n.Name)
 		return activities.DeleteNodeResult{}, nil
@@ -55,11 +56,11 @@ func TestScaleDownCordonsAllBeforeItDrainsAny(t *testing.T) {
 	w.removes(w2, w3)
 	w.releases(clusterstate.Running)
 
-	w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Nodes: []string{"w2", "w3"}})
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Nodes: []string{"w2", "w3"}})
 
-	var result ScaleDownResult
+	var result operation.ScaleDownResult
 	require.NoError(t, w.env.GetWorkflowResult(&result))
-	require.Equal(t, ScaleDownResult{Removed: []string{"w2", "w3"}, Destroyed: []string{"w2", "w3"}, Size: 2}, result)
+	require.Equal(t, operation.ScaleDownResult{Removed: []string{"w2", "w3"}, Destroyed: []string{"w2", "w3"}, Size: 2}, result)
 	require.ElementsMatch(t, []string{"cordon w2", "cordon w3"}, w.calls[:2])
 	require.Equal(t, []string{"drain w2", "drain w3", "delete w2", "destroy w2", "delete w3", "destroy w3", "release Running"}, w.calls[2:])
 }
@@ -79,10 +80,10 @@ func TestScaleDownRollsBackWhenADrainFails(t *testing.T) {
 			w.releases(from)
 
 			start := w.env.Now()
-			w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Nodes: []string{"w2", "w3"}})
+			w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Nodes: []string{"w2", "w3"}})
 
 			kind, text := w.ended()
-			require.Equal(t, ErrRolledBack, kind)
+			require.Equal(t, operation.TypeRolledBack, kind)
 			require.Contains(t, text, "drain node w3: default/web-1 blocked by budget default/web")
 			require.Contains(t, text, "nothing was removed, uncordoned w2, w3")
 			require.Contains(t, text, "the cluster is in state "+string(from))
@@ -104,10 +105,10 @@ func TestScaleDownPastItsDeadlineMakesNoMoreAttempts(t *testing.T) {
 	w.uncordons(w2, w3)
 	w.releases(clusterstate.Running)
 
-	w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Nodes: []string{"w2", "w3"}})
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Nodes: []string{"w2", "w3"}})
 
 	kind, text := w.ended()
-	require.Equal(t, ErrRolledBack, kind)
+	require.Equal(t, operation.TypeRolledBack, kind)
 	require.Contains(t, text, "w3: no time left before the deadline")
 }
 
@@ -123,16 +124,16 @@ func TestDrainAttemptIsCutToTheDeadlineAndNotRepeatedPastIt(t *testing.T) {
 	var deadline time.Time
 	w.env.OnActivity(act.Drain, mock.Anything, drains(w3)).After(100 * time.Second).Return(func(_ context.Context, in activities.DrainInput) (drain.Result, error) {
 		deadline = in.Deadline
-		return drain.Result{}, fails(activities.TypeDrain, "drain node w3: time is over")
+		return drain.Result{}, fails(operation.TypeDrain, "drain node w3: time is over")
 	}).Once()
 	w.uncordons(w3)
 	w.releases(clusterstate.Running)
 	start := w.env.Now()
 
-	w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Count: 1})
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Count: 1})
 
 	kind, _ := w.ended()
-	require.Equal(t, ErrRolledBack, kind)
+	require.Equal(t, operation.TypeRolledBack, kind)
 	require.Less(t, deadline.Sub(start), 121*time.Second, "five minutes of drain.timeout, cut to the two that are left")
 }
 
@@ -146,14 +147,14 @@ func TestScaleDownThatFailsAfterTheDrainsIsAlertWithTrueFigures(t *testing.T) {
 	w.drainsWell(w2, w3)
 	w.deletes(w2)
 	w.env.OnActivity(act.DestroyMachine, mock.Anything, machine(w2)).
-		Return(activities.DestroyMachineResult{}, fails(activities.TypeConfig, "destroy the machine of w2: quota service is down")).Once()
+		Return(activities.DestroyMachineResult{}, fails(operation.TypeConfig, "destroy the machine of w2: quota service is down")).Once()
 	w.uncordons(w3)
 	w.releases(clusterstate.Alert)
 
-	w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Nodes: []string{"w2", "w3"}})
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Nodes: []string{"w2", "w3"}})
 
 	kind, text := w.ended()
-	require.Equal(t, ErrFailed, kind)
+	require.Equal(t, operation.TypeFailed, kind)
 	require.Contains(t, text, "quota service is down")
 	require.Contains(t, text, "removed w2, destroyed none, still in the cluster w3 (uncordoned w3); the cluster has 3 nodes")
 }
@@ -174,7 +175,7 @@ func TestScaleDownWithoutRoom(t *testing.T) {
 		w.drainsWell(w3)
 		w.removes(w3)
 		w.releases(clusterstate.Running)
-		w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Count: 1})
+		w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Count: 1})
 		require.NoError(t, w.env.GetWorkflowError())
 		require.Equal(t, warning, w.status().Warning)
 		require.Contains(t, w.status().Markdown(), "**Warning**: "+warning)
@@ -183,10 +184,10 @@ func TestScaleDownWithoutRoom(t *testing.T) {
 		w := newWorld(t)
 		short(w)
 		w.releases(clusterstate.Running)
-		w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Count: 1, Strict: true})
+		w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Count: 1, Strict: true})
 		kind, text := w.ended()
-		require.Equal(t, ErrRefused, kind)
-		require.Contains(t, text, "nothing was changed; the cluster is in state Running; cause: "+warning)
+		require.Equal(t, operation.TypeRefused, kind)
+		require.Contains(t, text, "nothing was changed; the cluster is in state Running; cause: nothing was touched, because of --strict: "+warning)
 		require.Empty(t, w.called("cordon"))
 	})
 }
@@ -199,7 +200,7 @@ func TestScaleDownLeavesAMachineThatIsDownAlone(t *testing.T) {
 	w.removes(w3)
 	w.releases(clusterstate.Running)
 
-	w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Nodes: []string{"w3"}})
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Nodes: []string{"w3"}})
 
 	require.NoError(t, w.env.GetWorkflowError())
 	require.Empty(t, w.called("cordon", "drain"))
@@ -207,7 +208,7 @@ func TestScaleDownLeavesAMachineThatIsDownAlone(t *testing.T) {
 
 func TestScaleDownOfAControlPlaneResetsItFirst(t *testing.T) {
 	w := newWorld(t)
-	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf([]plan.Node{cp1, cp2, w1}))
+	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf([]policy.Node{cp1, cp2, w1}))
 	w.machinesAre(false, cp2)
 	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp2"}).Return(activities.HealthResult{}, nil).Once()
 	w.env.OnActivity(act.Etcd, mock.Anything, activities.EtcdInput{Cluster: "prod", Except: "cp2"}).Return(activities.EtcdResult{}, nil).Once()
@@ -224,7 +225,7 @@ func TestScaleDownOfAControlPlaneResetsItFirst(t *testing.T) {
 	w.removes(cp2)
 	w.releases(clusterstate.Running)
 
-	w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Nodes: []string{"cp2"}})
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Nodes: []string{"cp2"}})
 
 	require.NoError(t, w.env.GetWorkflowError())
 	require.Equal(t, []string{"drain cp2", "reset cp2", "delete cp2", "destroy cp2"}, w.called("drain", "reset", "delete", "destroy"))
@@ -232,29 +233,29 @@ func TestScaleDownOfAControlPlaneResetsItFirst(t *testing.T) {
 
 func TestScaleDownLeavesNoSickEtcdBehind(t *testing.T) {
 	w := newWorld(t)
-	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf([]plan.Node{cp1, cp2, w1}))
+	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf([]policy.Node{cp1, cp2, w1}))
 	w.machinesAre(false, cp2)
 	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp2"}).Return(activities.HealthResult{}, nil).Once()
 	w.env.OnActivity(act.Etcd, mock.Anything, activities.EtcdInput{Cluster: "prod", Except: "cp2"}).
 		Return(activities.EtcdResult{Faults: []string{"etcd member cp1 is not healthy: no answer within 3s"}}, nil).Once()
 	w.releases(clusterstate.Running)
 
-	w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Nodes: []string{"cp2"}})
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Nodes: []string{"cp2"}})
 
 	kind, text := w.ended()
-	require.Equal(t, ErrRefused, kind)
+	require.Equal(t, operation.TypeRefused, kind)
 	require.Contains(t, text, "control plane cp2 cannot leave: etcd member cp1 is not healthy")
 }
 
 func TestRefusedClaimTouchesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.env.OnActivity(act.Claim, mock.Anything, activities.ClaimInput{Cluster: "prod", Operation: op, State: clusterstate.Scaling}).
-		Return(activities.ClaimResult{}, fails(activities.TypeRefused, "cluster prod: held by up-7")).Once()
+		Return(activities.ClaimResult{}, fails(operation.TypeRefused, "cluster prod: held by up-7")).Once()
 
-	w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Count: 1})
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Count: 1})
 
 	kind, text := w.ended()
-	require.Equal(t, ErrRefused, kind)
+	require.Equal(t, operation.TypeRefused, kind)
 	require.Contains(t, text, "held by up-7")
 }
 
@@ -263,10 +264,10 @@ func TestWrongRequestGivesTheClusterBack(t *testing.T) {
 	w.claims(clusterstate.Scaling, clusterstate.Alert, "", settingsOf(everyNode))
 	w.releases(clusterstate.Alert)
 
-	w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Nodes: []string{"w9"}})
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Nodes: []string{"w9"}})
 
 	kind, text := w.ended()
-	require.Equal(t, ErrRefused, kind)
+	require.Equal(t, operation.TypeRefused, kind)
 	require.Contains(t, text, "node w9 is not in the cluster")
 }
 
@@ -282,7 +283,7 @@ func TestTakeoverTakesBackTheCordonsOfTheDead(t *testing.T) {
 	w.removes(w3)
 	w.releases(clusterstate.Running)
 
-	w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Count: 1})
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Count: 1})
 
 	require.NoError(t, w.env.GetWorkflowError())
 }
@@ -296,7 +297,7 @@ func TestScaleDownCancelledAtEachStep(t *testing.T) {
 			return activities.ClaimResult{}, w.cancelDuring("claim")
 		}).Once()
 		w.releases("") // it may have got the cluster after all
-		w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Count: 1})
+		w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Count: 1})
 		kind, text := w.ended()
 		require.Equal(t, "Canceled", kind)
 		require.Contains(t, text, "nothing was changed")
@@ -311,7 +312,7 @@ func TestScaleDownCancelledAtEachStep(t *testing.T) {
 		}).Once()
 		w.uncordons(w3)
 		w.releases(clusterstate.Running)
-		w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Count: 1})
+		w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Count: 1})
 		kind, text := w.ended()
 		require.Equal(t, "Canceled", kind)
 		require.Contains(t, text, "rolled back: nothing was removed, uncordoned w3; the cluster is in state Running; cause: cancelled")
@@ -328,7 +329,7 @@ func TestScaleDownCancelledAtEachStep(t *testing.T) {
 		}).Once()
 		w.uncordons(w3, w2)
 		w.releases(clusterstate.Running)
-		w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Count: 2})
+		w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Count: 2})
 		kind, _ := w.ended()
 		require.Equal(t, "Canceled", kind)
 		require.Equal(t, []string{"drain w3"}, w.called("drain"), "the second node is not drained any more")
@@ -344,7 +345,7 @@ func TestScaleDownCancelledAtEachStep(t *testing.T) {
 		w.env.RegisterDelayedCallback(w.env.CancelWorkflow, 10*time.Second)
 		w.uncordons(w3)
 		w.releases(clusterstate.Running)
-		w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Count: 1})
+		w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Count: 1})
 		kind, _ := w.ended()
 		require.Equal(t, "Canceled", kind)
 	})
@@ -362,7 +363,7 @@ func TestScaleDownCancelledAtEachStep(t *testing.T) {
 		}).Once()
 		w.env.OnActivity(act.DestroyMachine, mock.Anything, machine(w3)).Return(activities.DestroyMachineResult{}, nil).Once()
 		w.releases(clusterstate.Running)
-		w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Count: 1})
+		w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Count: 1})
 		require.NoError(t, w.env.GetWorkflowError())
 	})
 }
@@ -376,13 +377,13 @@ func TestCompensationNeverHidesTheFirstError(t *testing.T) {
 	w.drainSettings()
 	w.drainFails(w3, 3)
 	w.env.OnActivity(act.Uncordon, mock.Anything, on(w3)).
-		Return(activities.UncordonResult{}, temporal.NewNonRetryableApplicationError("uncordon node w3: forbidden", activities.TypeConfig, nil)).Once()
+		Return(activities.UncordonResult{}, temporal.NewNonRetryableApplicationError("uncordon node w3: forbidden", operation.TypeConfig, nil)).Once()
 	w.releases(clusterstate.Running)
 
-	w.env.ExecuteWorkflow(ScaleDown, ScaleDownInput{Cluster: "prod", Count: 1})
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Count: 1})
 
 	kind, text := w.ended()
-	require.Equal(t, ErrRolledBack, kind)
+	require.Equal(t, operation.TypeRolledBack, kind)
 	require.Contains(t, text, "blocked by budget default/web")
 	require.Contains(t, text, "could not uncordon w3 (uncordon node w3: forbidden)")
 }

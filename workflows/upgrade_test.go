@@ -12,12 +12,14 @@ import (
 	"ebb/activities"
 	"ebb/internal/clusterstate"
 	"ebb/internal/drain"
-	"ebb/internal/plan"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
+	"ebb/internal/version"
 )
 
 const target = "1.37.2"
 
-func (w *world) fit(nodes ...plan.Node) {
+func (w *world) fit(nodes ...policy.Node) {
 	w.env.OnActivity(act.Health, mock.Anything, mock.Anything).Return(activities.HealthResult{}, nil)
 	w.env.OnActivity(act.Etcd, mock.Anything, mock.Anything).Return(activities.EtcdResult{}, nil)
 	for _, n := range nodes {
@@ -25,13 +27,13 @@ func (w *world) fit(nodes ...plan.Node) {
 	}
 }
 
-func scriptOn(n plan.Node, phase string, attempt int) any {
+func scriptOn(n policy.Node, phase string, attempt int) any {
 	return mock.MatchedBy(func(in activities.ScriptInput) bool {
 		return in.NodeInput == on(n) && in.On.UID == n.UID && in.Phase == phase && in.Attempt == attempt && in.Target == target
 	})
 }
 
-func (w *world) runs(phase string, nodes ...plan.Node) {
+func (w *world) runs(phase string, nodes ...policy.Node) {
 	for _, n := range nodes {
 		w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(n, phase, 1)).Return(func(context.Context, activities.ScriptInput) (activities.ScriptResult, error) {
 			w.note(phase + " " + n.Name)
@@ -41,14 +43,14 @@ func (w *world) runs(phase string, nodes ...plan.Node) {
 }
 
 // reports answers what a node looks like when its turn comes.
-func (w *world) reports(nodes ...plan.Node) {
+func (w *world) reports(nodes ...policy.Node) {
 	for _, n := range nodes {
 		w.env.OnActivity(act.Node, mock.Anything, on(n)).Return(activities.NodeResult{Node: n}, nil).Once()
 	}
 }
 
 // completes is everything after a node's script.
-func (w *world) completes(nodes ...plan.Node) {
+func (w *world) completes(nodes ...policy.Node) {
 	w.uncordons(nodes...)
 	for _, n := range nodes {
 		w.env.OnActivity(act.CheckVersion, mock.Anything, activities.CheckVersionInput{Cluster: "prod", Node: n, Version: target}).
@@ -68,7 +70,7 @@ func (w *world) completes(nodes ...plan.Node) {
 }
 
 // upgrades is the whole way of nodes that go well.
-func (w *world) upgrades(nodes ...plan.Node) {
+func (w *world) upgrades(nodes ...policy.Node) {
 	w.reports(nodes...)
 	w.cordons(nodes...)
 	w.drainsWell(nodes...)
@@ -77,20 +79,22 @@ func (w *world) upgrades(nodes ...plan.Node) {
 }
 
 // noISO expects the question whether there are ISOs to detach, which there are not.
-func (w *world) noISO(first plan.Node) {
+func (w *world) noISO(first policy.Node) {
 	w.env.OnActivity(act.DetachISO, mock.Anything, activities.DetachISOInput{Cluster: "prod", Node: first}).
 		Return(activities.DetachISOResult{}, nil).Once()
 }
 
-func (w *world) verifies(nodes ...plan.Node) {
+func (w *world) verifies(nodes ...policy.Node) {
 	w.env.OnActivity(act.Survey, mock.Anything, activities.SurveyInput{Cluster: "prod"}).Return(settingsOf(nodes), nil).Once()
 }
 
-func upgrade() UpgradeInput { return UpgradeInput{Cluster: "prod", Target: "v" + target} }
+func upgrade() operation.UpgradeInput {
+	return operation.UpgradeInput{Cluster: "prod", Route: version.Route{Target: version.Of("v" + target)}}
+}
 
 func TestUpgradeGoesNodeByNode(t *testing.T) {
 	w := newWorld(t)
-	nodes := []plan.Node{cp1, cp2, w1}
+	nodes := []policy.Node{cp1, cp2, w1}
 	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf(nodes))
 	w.fit(nodes...)
 	w.runs(activities.PhaseStage, nodes...)
@@ -101,9 +105,9 @@ func TestUpgradeGoesNodeByNode(t *testing.T) {
 
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
 
-	var result UpgradeResult
+	var result operation.UpgradeResult
 	require.NoError(t, w.env.GetWorkflowResult(&result))
-	require.Equal(t, UpgradeResult{Version: target, Upgraded: []string{"cp1", "cp2", "w1"}}, result)
+	require.Equal(t, operation.UpgradeResult{Version: target, Upgraded: []string{"cp1", "cp2", "w1"}}, result)
 	require.ElementsMatch(t, []string{"stage cp1", "stage cp2", "stage w1"}, w.calls[:3], "everything is staged before anything is drained")
 	var want []string
 	for _, n := range nodes {
@@ -123,7 +127,7 @@ func TestUpgradeStopsAtTheNodeThatFailsAndPutsItsLoadBack(t *testing.T) {
 	w.cordons(w1)
 	w.drainsWell(w1)
 	w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(w1, activities.PhaseUpgrade, 1)).
-		Return(activities.ScriptResult{}, fails(activities.TypeScript, "script (upgrade) on node w1: exit status 1: no space left on device")).Once()
+		Return(activities.ScriptResult{}, fails(operation.TypeScript, "script (upgrade) on node w1: exit status 1: no space left on device")).Once()
 	w.uncordons(w1)
 	w.noISO(cp1)
 	w.releases(clusterstate.Alert)
@@ -131,7 +135,7 @@ func TestUpgradeStopsAtTheNodeThatFailsAndPutsItsLoadBack(t *testing.T) {
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
 
 	kind, text := w.ended()
-	require.Equal(t, ErrFailed, kind)
+	require.Equal(t, operation.TypeFailed, kind)
 	require.Contains(t, text, "node w1 (machine m-w1), step script (uncordoned w1): ")
 	require.Contains(t, text, "no space left on device")
 	require.Contains(t, text, "1 of 4 nodes are at 1.37.2")
@@ -140,7 +144,7 @@ func TestUpgradeStopsAtTheNodeThatFailsAndPutsItsLoadBack(t *testing.T) {
 
 func TestUpgradeRetrySkipsWhatIsDone(t *testing.T) {
 	w := newWorld(t)
-	nodes := []plan.Node{upgraded(cp1), upgraded(w1), w2}
+	nodes := []policy.Node{upgraded(cp1), upgraded(w1), w2}
 	w.claims(clusterstate.Upgrading, clusterstate.Alert, target, settingsOf(nodes))
 	w.fit(w2)
 	w.runs(activities.PhaseStage, w2)
@@ -152,9 +156,9 @@ func TestUpgradeRetrySkipsWhatIsDone(t *testing.T) {
 
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
 
-	var result UpgradeResult
+	var result operation.UpgradeResult
 	require.NoError(t, w.env.GetWorkflowResult(&result))
-	require.Equal(t, UpgradeResult{Version: target, Upgraded: []string{"w2"}, Skipped: []string{"cp1", "w1"}}, result)
+	require.Equal(t, operation.UpgradeResult{Version: target, Upgraded: []string{"w2"}, Skipped: []string{"cp1", "w1"}}, result)
 	require.Equal(t, []string{"upgrade w2"}, w.called("upgrade"))
 }
 
@@ -171,7 +175,7 @@ func TestUpgradeGoesWiderButLetsRunningNodesFinish(t *testing.T) {
 	w.cordons(w1, w2)
 	w.drainsWell(w1, w2)
 	w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(w1, activities.PhaseUpgrade, 1)).
-		Return(activities.ScriptResult{}, fails(activities.TypeScript, "exit status 1")).Once()
+		Return(activities.ScriptResult{}, fails(operation.TypeScript, "exit status 1")).Once()
 	w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(w2, activities.PhaseUpgrade, 1)).After(5*time.Minute).
 		Return(activities.ScriptResult{}, nil).Once()
 	w.completes(w2)
@@ -182,7 +186,7 @@ func TestUpgradeGoesWiderButLetsRunningNodesFinish(t *testing.T) {
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
 
 	kind, text := w.ended()
-	require.Equal(t, ErrFailed, kind)
+	require.Equal(t, operation.TypeFailed, kind)
 	require.Contains(t, text, "node w1")
 	require.Contains(t, text, "2 of 4 nodes")
 	require.Equal(t, []string{"record cp1", "record w2"}, w.called("record"))
@@ -191,7 +195,7 @@ func TestUpgradeGoesWiderButLetsRunningNodesFinish(t *testing.T) {
 
 func TestPreflightReportsAllFaultsAndTouchesNothing(t *testing.T) {
 	w := newWorld(t)
-	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]plan.Node{cp1, w1, w2}))
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]policy.Node{cp1, w1, w2}))
 	w.env.OnActivity(act.Health, mock.Anything, mock.Anything).Return(activities.HealthResult{Faults: []string{"control plane cp2 is cordoned"}}, nil).Once()
 	w.env.OnActivity(act.Etcd, mock.Anything, activities.EtcdInput{Cluster: "prod", Except: "cp1"}).
 		Return(activities.EtcdResult{Faults: []string{"control plane cp2 has no etcd member"}}, nil).Once()
@@ -199,13 +203,13 @@ func TestPreflightReportsAllFaultsAndTouchesNothing(t *testing.T) {
 	w.env.OnActivity(act.Preflight, mock.Anything, activities.PreflightInput{Cluster: "prod", Node: w1}).
 		Return(activities.PreflightResult{Faults: []string{"node w1: the address leads to another machine"}}, nil).Once()
 	w.env.OnActivity(act.Preflight, mock.Anything, activities.PreflightInput{Cluster: "prod", Node: w2}).
-		Return(activities.PreflightResult{}, fails(activities.TypeNodeAccess, "node w2: no route to host")).Once()
+		Return(activities.PreflightResult{}, fails(operation.TypeNodeAccess, "node w2: no route to host")).Once()
 	w.releases(clusterstate.Running)
 
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
 
 	kind, text := w.ended()
-	require.Equal(t, ErrRefused, kind)
+	require.Equal(t, operation.TypeRefused, kind)
 	for _, fault := range []string{"cp2 is cordoned", "cp2 has no etcd member", "w1: the address leads to another machine", "w2: no route to host", "nothing was changed"} {
 		require.Contains(t, text, fault)
 	}
@@ -213,22 +217,22 @@ func TestPreflightReportsAllFaultsAndTouchesNothing(t *testing.T) {
 
 func TestStageThatFailsGoesBack(t *testing.T) {
 	w := newWorld(t)
-	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]plan.Node{cp1}))
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]policy.Node{cp1}))
 	w.fit(cp1)
 	w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(cp1, activities.PhaseStage, 1)).
-		Return(activities.ScriptResult{}, fails(activities.TypeScript, "E: Version '1.37.2-*' for 'kubeadm' was not found")).Once()
+		Return(activities.ScriptResult{}, fails(operation.TypeScript, "E: Version '1.37.2-*' for 'kubeadm' was not found")).Once()
 	w.releases(clusterstate.Running)
 
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
 
 	kind, text := w.ended()
-	require.Equal(t, ErrRolledBack, kind)
+	require.Equal(t, operation.TypeRolledBack, kind)
 	require.Contains(t, text, "no node was touched; the cluster is in state Running; cause: E: Version")
 }
 
 func TestScriptThatAsksForARetryIsRunAgainAsAnotherRun(t *testing.T) {
 	w := newWorld(t)
-	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]plan.Node{cp1}))
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]policy.Node{cp1}))
 	w.fit(cp1)
 	w.runs(activities.PhaseStage, cp1)
 	w.drainSettings()
@@ -248,7 +252,7 @@ func TestScriptThatAsksForARetryIsRunAgainAsAnotherRun(t *testing.T) {
 
 func TestNodeThatJoinedMeanwhileIsNotForgotten(t *testing.T) {
 	w := newWorld(t)
-	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]plan.Node{cp1}))
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]policy.Node{cp1}))
 	w.fit(cp1)
 	w.runs(activities.PhaseStage, cp1)
 	w.drainSettings()
@@ -260,13 +264,13 @@ func TestNodeThatJoinedMeanwhileIsNotForgotten(t *testing.T) {
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
 
 	kind, text := w.ended()
-	require.Equal(t, ErrFailed, kind)
+	require.Equal(t, operation.TypeFailed, kind)
 	require.Contains(t, text, "node w3 is at 1.36.3: it joined during the upgrade")
 }
 
 func TestSickControlPlaneStopsTheNextOne(t *testing.T) {
 	w := newWorld(t)
-	nodes := []plan.Node{cp1, cp2}
+	nodes := []policy.Node{cp1, cp2}
 	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf(nodes))
 	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp1"}).Return(activities.HealthResult{}, nil)
 	w.env.OnActivity(act.Etcd, mock.Anything, mock.Anything).Return(activities.EtcdResult{}, nil)
@@ -289,7 +293,7 @@ func TestSickControlPlaneStopsTheNextOne(t *testing.T) {
 }
 
 func TestUpgradeCancelledAtEachStep(t *testing.T) {
-	nodes := []plan.Node{cp1, w1}
+	nodes := []policy.Node{cp1, w1}
 	prepared := func(t *testing.T) *world {
 		w := newWorld(t)
 		w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf(nodes))
@@ -299,7 +303,7 @@ func TestUpgradeCancelledAtEachStep(t *testing.T) {
 	}
 	t.Run("preflight", func(t *testing.T) {
 		w := newWorld(t)
-		w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]plan.Node{cp1}))
+		w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]policy.Node{cp1}))
 		w.env.OnActivity(act.Health, mock.Anything, mock.Anything).Return(activities.HealthResult{}, nil).Once()
 		w.env.OnActivity(act.Etcd, mock.Anything, mock.Anything).Return(activities.EtcdResult{}, nil).Once()
 		w.env.OnActivity(act.Preflight, mock.Anything, mock.Anything).Return(func(context.Context, activities.PreflightInput) (activities.PreflightResult, error) {
@@ -349,7 +353,7 @@ func TestUpgradeCancelledAtEachStep(t *testing.T) {
 
 func TestUpgradeStatusNamesEveryNode(t *testing.T) {
 	w := newWorld(t)
-	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]plan.Node{cp1}))
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]policy.Node{cp1}))
 	w.fit(cp1)
 	w.runs(activities.PhaseStage, cp1)
 	w.drainSettings()
@@ -359,13 +363,13 @@ func TestUpgradeStatusNamesEveryNode(t *testing.T) {
 
 	w.env.ExecuteWorkflow(Upgrade, upgrade())
 
-	value, err := w.env.QueryWorkflow(QueryStatus)
+	value, err := w.env.QueryWorkflow(operation.QueryStatus)
 	require.NoError(t, err)
-	var status Status
+	var status operation.Status
 	require.NoError(t, value.Get(&status))
-	require.Equal(t, Status{
-		Operation: op, Kind: KindUpgrade, Cluster: "prod", Target: target, Step: "every node is at 1.37.2",
-		Nodes:   []NodeStatus{{Node: "cp1", Role: plan.FirstControlPlane, Phase: Done}},
+	require.Equal(t, operation.Status{
+		Operation: op, Kind: operation.KindUpgrade, Cluster: "prod", Target: target, Step: "every node is at 1.37.2",
+		Nodes:   []operation.NodeStatus{{Node: "cp1", Role: policy.FirstControlPlane, Phase: operation.PhaseDone}},
 		Started: status.Started, Deadline: status.Deadline,
 	}, status)
 	require.Equal(t, 40*time.Minute, status.Deadline.Sub(status.Started).Truncate(time.Minute))
@@ -373,14 +377,14 @@ func TestUpgradeStatusNamesEveryNode(t *testing.T) {
 }
 
 // hopsTo is an upgrade that stops at 1.37.2 on its way.
-func hopsTo(version string) UpgradeInput {
-	return UpgradeInput{Cluster: "prod", Target: version, Hops: []string{target}}
+func hopsTo(to version.Version) operation.UpgradeInput {
+	return operation.UpgradeInput{Cluster: "prod", Route: version.Route{Hops: []version.Version{target}, Target: to}}
 }
 
-func (w *world) claimsHops(station int, from clusterstate.State, survey activities.Survey) {
+func (w *world) claimsHops(next version.Version, from clusterstate.State, survey activities.Survey) {
 	w.env.OnActivity(act.Claim, mock.Anything, activities.ClaimInput{
-		Cluster: "prod", Operation: op, State: clusterstate.Upgrading, Target: "1.38.1", Hops: []string{target},
-	}).Return(activities.ClaimResult{From: from, Station: station}, nil).Once()
+		Cluster: "prod", Operation: op, State: clusterstate.Upgrading, Route: version.Route{Hops: []version.Version{target}, Target: "1.38.1"},
+	}).Return(activities.ClaimResult{From: from, Next: next}, nil).Once()
 	w.env.OnActivity(act.Survey, mock.Anything, activities.SurveyInput{Cluster: "prod"}).Return(survey, nil).Once()
 }
 
@@ -394,7 +398,7 @@ func (w *world) advances() {
 
 func TestUpgradeInHops(t *testing.T) {
 	w := newWorld(t)
-	w.claimsHops(0, clusterstate.Running, settingsOf([]plan.Node{cp1}))
+	w.claimsHops(target, clusterstate.Running, settingsOf([]policy.Node{cp1}))
 	w.fit(cp1, upgraded(cp1))
 	w.runs(activities.PhaseStage, cp1)
 	w.drainSettings()
@@ -405,7 +409,7 @@ func TestUpgradeInHops(t *testing.T) {
 	w.verifies(upgraded(cp1))
 	second := func(phase string) {
 		w.env.OnActivity(act.RunScript, mock.Anything, mock.MatchedBy(func(in activities.ScriptInput) bool {
-			return in.Phase == phase && in.Target == "1.38.1" && in.Hop == 1 && in.On.Version == "v1.37.2"
+			return in.Phase == phase && in.Target == "1.38.1" && in.Hop == 1 && in.On.Version == "1.37.2"
 		})).Return(activities.ScriptResult{}, nil).Once()
 	}
 	second(activities.PhaseStage)
@@ -421,21 +425,21 @@ func TestUpgradeInHops(t *testing.T) {
 	w.env.OnActivity(act.RecordVersion, mock.Anything, activities.RecordVersionInput{NodeInput: on(cp1), Version: "1.38.1"}).
 		Return(activities.RecordVersionResult{}, nil).Once()
 	there := upgraded(cp1)
-	there.Version = "v1.38.1"
+	there.Version = "1.38.1"
 	w.verifies(there)
 	w.env.OnActivity(act.Release, mock.Anything, activities.ReleaseInput{Cluster: "prod", Operation: op, State: clusterstate.Running, Version: "1.38.1"}).
 		Return(activities.ReleaseResult{Held: true}, nil).Once()
 
 	w.env.ExecuteWorkflow(Upgrade, hopsTo("1.38.1"))
 
-	var result UpgradeResult
+	var result operation.UpgradeResult
 	require.NoError(t, w.env.GetWorkflowResult(&result))
-	require.Equal(t, UpgradeResult{Version: "1.38.1", Hops: []string{target}, Upgraded: []string{"cp1"}}, result)
+	require.Equal(t, operation.UpgradeResult{Version: "1.38.1", Hops: []version.Version{target}, Upgraded: []string{"cp1"}}, result)
 }
 
 func TestUpgradeInHopsThatStopsBetweenThemLeavesAWholeCluster(t *testing.T) {
 	w := newWorld(t)
-	w.claimsHops(0, clusterstate.Alert, settingsOf([]plan.Node{cp1}))
+	w.claimsHops(target, clusterstate.Alert, settingsOf([]policy.Node{cp1}))
 	w.fit(cp1)
 	w.runs(activities.PhaseStage, cp1)
 	w.drainSettings()
@@ -450,20 +454,20 @@ func TestUpgradeInHopsThatStopsBetweenThemLeavesAWholeCluster(t *testing.T) {
 	w.env.ExecuteWorkflow(Upgrade, hopsTo("1.38.1"))
 
 	kind, text := w.ended()
-	require.Equal(t, ErrFailed, kind)
+	require.Equal(t, operation.TypeFailed, kind)
 	require.Contains(t, text, "every node is at 1.37.2, the step to 1.38.1 was not begun; the cluster is in state Running")
 	require.Contains(t, text, "5 KiB free")
 }
 
 func TestUpgradeRetryGoesOnAtTheHopWhereItStopped(t *testing.T) {
 	w := newWorld(t)
-	w.claimsHops(1, clusterstate.Alert, settingsOf([]plan.Node{upgraded(cp1)}))
+	w.claimsHops("1.38.1", clusterstate.Alert, settingsOf([]policy.Node{upgraded(cp1)}))
 	w.fit()
 	w.env.OnActivity(act.Preflight, mock.Anything, mock.Anything).Return(activities.PreflightResult{Faults: []string{"enough"}}, nil).Once()
 	w.releases(clusterstate.Alert)
 	w.env.ExecuteWorkflow(Upgrade, hopsTo("1.38.1"))
 	kind, text := w.ended()
-	require.Equal(t, ErrRefused, kind)
+	require.Equal(t, operation.TypeRefused, kind)
 	require.Contains(t, text, "nothing was changed; the cluster is in state Alert")
 }
 
@@ -474,16 +478,16 @@ func TestFailedUpgradeDetachesTheISOsBeforeItIsInAlert(t *testing.T) {
 		text    string
 	}{
 		{"of every machine", nil, "it goes on where it stopped; the cluster is in state Alert"},
-		{"and what goes wrong there hides nothing", fails(activities.TypeConfig, "the keys are not accepted"), "the ISO is still attached to the machine of w1: the keys are not accepted"},
+		{"and what goes wrong there hides nothing", fails(operation.TypeConfig, "the keys are not accepted"), "the ISO is still attached to the machine of w1: the keys are not accepted"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
-			nodes := []plan.Node{cp1, w1}
+			nodes := []policy.Node{cp1, w1}
 			w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf(nodes))
 			w.fit(nodes...)
 			w.runs(activities.PhaseStage, nodes...)
 			w.reports(cp1)
-			w.env.OnActivity(act.Cordon, mock.Anything, on(cp1)).Return(activities.CordonResult{}, fails(activities.TypeConfig, "nodes is forbidden")).Once()
+			w.env.OnActivity(act.Cordon, mock.Anything, on(cp1)).Return(activities.CordonResult{}, fails(operation.TypeConfig, "nodes is forbidden")).Once()
 			w.env.OnActivity(act.Uncordon, mock.Anything, on(cp1)).Return(activities.UncordonResult{}, nil).Once()
 			for n, err := range map[string]error{"cp1": nil, "w1": c.problem} {
 				w.env.OnActivity(act.DetachISO, mock.Anything, mock.MatchedBy(func(in activities.DetachISOInput) bool { return in.Node.Name == n })).
@@ -495,7 +499,7 @@ func TestFailedUpgradeDetachesTheISOsBeforeItIsInAlert(t *testing.T) {
 			w.releases(clusterstate.Alert)
 			w.env.ExecuteWorkflow(Upgrade, upgrade())
 			kind, text := w.ended()
-			require.Equal(t, ErrFailed, kind)
+			require.Equal(t, operation.TypeFailed, kind)
 			require.Contains(t, text, "nodes is forbidden")
 			require.Contains(t, text, c.text)
 			require.Equal(t, []string{"detach cp1", "detach w1", "release Alert"}, w.called("detach", "release"))

@@ -18,7 +18,9 @@ import (
 	"ebb/activities"
 	"ebb/internal/clusterstate"
 	"ebb/internal/drain"
-	"ebb/internal/plan"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
+	"ebb/internal/version"
 )
 
 const op = "op-1"
@@ -29,8 +31,9 @@ type world struct {
 	t   *testing.T
 	env *testsuite.TestWorkflowEnvironment
 
-	mu    sync.Mutex
-	calls []string
+	mu         sync.Mutex
+	calls      []string
+	objections []string // to the drains
 }
 
 func newWorld(t *testing.T) *world {
@@ -41,6 +44,12 @@ func newWorld(t *testing.T) *world {
 	w.env.RegisterWorkflow(UpgradeNode)
 	w.env.RegisterActivity(&activities.Activities{})
 	w.env.SetTestTimeout(20 * time.Second)
+	w.env.OnActivity(act.CheckDrains, mock.Anything, mock.Anything).Return(func(_ context.Context, in activities.CheckDrainsInput) (activities.CheckDrainsResult, error) {
+		if len(w.objections) > 0 {
+			w.note("check " + strings.Join(in.Nodes, " "))
+		}
+		return activities.CheckDrainsResult{Objections: w.objections}, nil
+	}).Maybe()
 	t.Cleanup(func() { w.env.AssertExpectations(t) })
 	return w
 }
@@ -65,21 +74,21 @@ func (w *world) called(prefixes ...string) []string {
 }
 
 var (
-	cp1 = plan.Node{Name: "cp1", UID: "u-cp1", Role: plan.FirstControlPlane, Version: "v1.36.3", Ready: true, MachineID: "m-cp1"}
-	cp2 = plan.Node{Name: "cp2", UID: "u-cp2", Role: plan.ControlPlane, Version: "v1.36.3", Ready: true, MachineID: "m-cp2", Index: 1}
-	w1  = plan.Node{Name: "w1", UID: "u-w1", Role: plan.Worker, Version: "v1.36.3", Ready: true, MachineID: "m-w1", Index: 2}
-	w2  = plan.Node{Name: "w2", UID: "u-w2", Role: plan.Worker, Version: "v1.36.3", Ready: true, MachineID: "m-w2", Index: 3}
-	w3  = plan.Node{Name: "w3", UID: "u-w3", Role: plan.Worker, Version: "v1.36.3", Ready: true, MachineID: "m-w3", Index: 4}
+	cp1 = policy.Node{Name: "cp1", UID: "u-cp1", Role: policy.FirstControlPlane, Version: "1.36.3", Ready: true, MachineID: "m-cp1"}
+	cp2 = policy.Node{Name: "cp2", UID: "u-cp2", Role: policy.ControlPlane, Version: "1.36.3", Ready: true, MachineID: "m-cp2", Index: 1}
+	w1  = policy.Node{Name: "w1", UID: "u-w1", Role: policy.Worker, Version: "1.36.3", Ready: true, MachineID: "m-w1", Index: 2}
+	w2  = policy.Node{Name: "w2", UID: "u-w2", Role: policy.Worker, Version: "1.36.3", Ready: true, MachineID: "m-w2", Index: 3}
+	w3  = policy.Node{Name: "w3", UID: "u-w3", Role: policy.Worker, Version: "1.36.3", Ready: true, MachineID: "m-w3", Index: 4}
 )
 
-func upgraded(n plan.Node) plan.Node {
-	n.Version, n.Recorded = "v1.37.2", "1.37.2"
+func upgraded(n policy.Node) policy.Node {
+	n.Version, n.Recorded = "1.37.2", "1.37.2"
 	return n
 }
 
-var everyNode = []plan.Node{cp1, w1, w2, w3}
+var everyNode = []policy.Node{cp1, w1, w2, w3}
 
-func settingsOf(nodes []plan.Node) activities.Survey {
+func settingsOf(nodes []policy.Node) activities.Survey {
 	return activities.Survey{
 		Nodes: nodes,
 		Scale: activities.ScaleSettings{Timeout: time.Hour, Attempts: 3, MaxParallel: 1, MinWorkers: 1},
@@ -90,9 +99,9 @@ func settingsOf(nodes []plan.Node) activities.Survey {
 }
 
 // claims answers the claim and the survey.
-func (w *world) claims(state, from clusterstate.State, target string, survey activities.Survey) {
-	w.env.OnActivity(act.Claim, mock.Anything, activities.ClaimInput{Cluster: "prod", Operation: op, State: state, Target: target}).
-		Return(activities.ClaimResult{From: from, Retry: from == clusterstate.Alert && target != ""}, nil).Once()
+func (w *world) claims(state, from clusterstate.State, target version.Version, survey activities.Survey) {
+	w.env.OnActivity(act.Claim, mock.Anything, activities.ClaimInput{Cluster: "prod", Operation: op, State: state, Route: version.Route{Target: target}}).
+		Return(activities.ClaimResult{From: from, Retry: from == clusterstate.Alert && target != "", Next: target}, nil).Once()
 	w.env.OnActivity(act.Survey, mock.Anything, activities.SurveyInput{Cluster: "prod"}).Return(survey, nil).Once()
 }
 
@@ -106,7 +115,7 @@ func (w *world) releases(state clusterstate.State) {
 	}).Once()
 }
 
-func (w *world) cordons(nodes ...plan.Node) {
+func (w *world) cordons(nodes ...policy.Node) {
 	for _, n := range nodes {
 		w.env.OnActivity(act.Cordon, mock.Anything, on(n)).Return(func(context.Context, activities.NodeInput) (activities.CordonResult, error) {
 			w.note("cordon " + n.Name)
@@ -115,7 +124,7 @@ func (w *world) cordons(nodes ...plan.Node) {
 	}
 }
 
-func (w *world) uncordons(nodes ...plan.Node) {
+func (w *world) uncordons(nodes ...policy.Node) {
 	for _, n := range nodes {
 		w.env.OnActivity(act.Uncordon, mock.Anything, on(n)).Return(func(context.Context, activities.NodeInput) (activities.UncordonResult, error) {
 			w.note("uncordon " + n.Name)
@@ -130,12 +139,12 @@ func (w *world) drainSettings() {
 		Return(activities.DrainSettings{Timeout: 5 * time.Minute, RetryInterval: 30 * time.Second, Drain: drain.Settings{Parallel: 16}}, nil)
 }
 
-func drains(n plan.Node) any {
+func drains(n policy.Node) any {
 	return mock.MatchedBy(func(in activities.DrainInput) bool { return in.NodeInput == on(n) && in.Settings.Parallel == 16 })
 }
 
 // drainsWell expects one attempt at each of these nodes.
-func (w *world) drainsWell(nodes ...plan.Node) {
+func (w *world) drainsWell(nodes ...policy.Node) {
 	for _, n := range nodes {
 		w.env.OnActivity(act.Drain, mock.Anything, drains(n)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
 			w.note("drain " + n.Name)
@@ -145,10 +154,10 @@ func (w *world) drainsWell(nodes ...plan.Node) {
 }
 
 // drainFails makes so many attempts at a node end with pods left.
-func (w *world) drainFails(n plan.Node, times int) {
+func (w *world) drainFails(n policy.Node, times int) {
 	w.env.OnActivity(act.Drain, mock.Anything, drains(n)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
 		w.note("drain " + n.Name)
-		return drain.Result{}, fails(activities.TypeDrain, "drain node "+n.Name+": default/web-1 blocked by budget default/web")
+		return drain.Result{}, fails(operation.TypeDrain, "drain node "+n.Name+": default/web-1 blocked by budget default/web")
 	}).Times(times)
 }
 
@@ -159,11 +168,11 @@ func (w *world) cancelDuring(name string) error {
 	return temporal.NewCanceledError()
 }
 
-func on(n plan.Node) activities.NodeInput {
+func on(n policy.Node) activities.NodeInput {
 	return activities.NodeInput{Cluster: "prod", Operation: op, Node: n.Name}
 }
 
-func machine(n plan.Node) activities.MachineInput {
+func machine(n policy.Node) activities.MachineInput {
 	return activities.MachineInput{Cluster: "prod", Node: n}
 }
 
@@ -193,11 +202,11 @@ func (w *world) ended() (kind, text string) {
 }
 
 // status is what the operation says of itself.
-func (w *world) status() Status {
+func (w *world) status() operation.Status {
 	w.t.Helper()
-	value, err := w.env.QueryWorkflow(QueryStatus)
+	value, err := w.env.QueryWorkflow(operation.QueryStatus)
 	require.NoError(w.t, err)
-	var status Status
+	var status operation.Status
 	require.NoError(w.t, value.Get(&status))
 	return status
 }

@@ -1,5 +1,5 @@
-// Package capacity tells whether the pods of nodes that leave find room on the
-// nodes that stay.
+// Package capacity forecasts whether the pods of nodes that are removed could be
+// scheduled on the nodes that stay.
 package capacity
 
 import (
@@ -18,80 +18,83 @@ import (
 
 // Verdict is the outcome of a check.
 type Verdict struct {
-	Moving   int        `json:"moving"`             // pods that have to find another node
-	Needed   string     `json:"needed,omitempty"`   // what they request together
-	Free     string     `json:"free,omitempty"`     // what is free on the nodes that stay
-	Homeless []Homeless `json:"homeless,omitempty"` // those that fit nowhere
+	Moving        int                `json:"moving"`             // pods that have to find another node
+	Needed        string             `json:"needed,omitempty"`   // what they request together
+	Free          string             `json:"free,omitempty"`     // what is free on the nodes that stay
+	Unschedulable []UnschedulablePod `json:"homeless,omitempty"` // pods that fit on no node that stays
 }
 
-// Homeless is a pod that no remaining node has a place for.
-type Homeless struct {
+// UnschedulablePod is a pod that fits on no node that stays.
+type UnschedulablePod struct {
 	Pod    string `json:"pod"` // namespace/name
 	Reason string `json:"reason"`
 }
 
-// namedPods is how many homeless pods a sentence names.
+// namedPods is the number of unschedulable pods that the sentence of a Verdict names.
 const namedPods = 3
 
-// String is the verdict in a sentence, or "" when every pod finds room.
+// String returns the verdict as a sentence, or "" when every pod fits.
 func (v Verdict) String() string {
-	if len(v.Homeless) == 0 {
+	if len(v.Unschedulable) == 0 {
 		return ""
 	}
 	var named []string
-	for _, h := range v.Homeless[:min(namedPods, len(v.Homeless))] {
+	for _, h := range v.Unschedulable[:min(namedPods, len(v.Unschedulable))] {
 		named = append(named, h.Pod+" ("+h.Reason+")")
 	}
-	if more := len(v.Homeless) - len(named); more > 0 {
+	if more := len(v.Unschedulable) - len(named); more > 0 {
 		named = append(named, fmt.Sprintf("%d more", more))
 	}
 	return fmt.Sprintf("%d of %d pods would find no room on the nodes that stay: %s; together the pods request %s, free is %s",
-		len(v.Homeless), v.Moving, strings.Join(named, ", "), v.Needed, v.Free)
+		len(v.Unschedulable), v.Moving, strings.Join(named, ", "), v.Needed, v.Free)
 }
 
-// Check places the pods that move, the largest first, each on the first node
-// that stays, is Ready and schedulable, allows it (node selector, required node
-// affinity, taints) and has room for its requests. It knows nothing of pod
-// affinity, topology spread and volumes: what it finds is a forecast.
-func Check(nodes []*core.Node, pods []*core.Pod, leaves func(node string) bool, moves func(*core.Pod) bool) Verdict {
-	staying := roomOn(nodes, pods, leaves)
+// Check forecasts where the pods of removed nodes go that a drain evicts: the largest
+// first, each to the first remaining node that is Ready and schedulable, admits it
+// (node selector, required node affinity, taints) and has room for its requests. It
+// does not consider pod affinity, topology spread and volumes. pods are those of the
+// whole cluster; removed reports whether a node is removed, evicted whether a drain
+// evicts a pod.
+func Check(nodes []*core.Node, pods []*core.Pod, removed func(node string) bool, evicted func(*core.Pod) bool) Verdict {
+	remaining := nodeInfos(nodes, pods, removed)
 	var moving []*core.Pod
 	for _, p := range pods {
-		if leaves(p.Spec.NodeName) && moves(p) {
+		if removed(p.Spec.NodeName) && evicted(p) {
 			moving = append(moving, p)
 		}
 	}
-	verdict := Verdict{Moving: len(moving), Needed: total(requestsOf(moving)), Free: total(freeOf(staying))}
-	for _, p := range largestFirst(moving, freeOf(staying)) {
-		if reason := place(p, staying); reason != "" {
-			verdict.Homeless = append(verdict.Homeless, Homeless{Pod: p.Namespace + "/" + p.Name, Reason: reason})
+	verdict := Verdict{Moving: len(moving), Needed: describe(totalRequests(moving)), Free: describe(totalFree(remaining))}
+	for _, p := range byDominantShare(moving, totalFree(remaining)) {
+		if reason := schedule(p, remaining); reason != "" {
+			verdict.Unschedulable = append(verdict.Unschedulable, UnschedulablePod{Pod: p.Namespace + "/" + p.Name, Reason: reason})
 		}
 	}
 	return verdict
 }
 
-// room is a node and what is not requested on it yet.
-type room struct {
+// nodeInfo is a node and the part of its allocatable resources that no pod requests.
+type nodeInfo struct {
 	node *core.Node
 	free core.ResourceList
 }
 
-func roomOn(nodes []*core.Node, pods []*core.Pod, leaves func(string) bool) []*room {
-	byName := map[string]*room{}
-	var rooms []*room
+// nodeInfos returns the nodes that stay, are Ready and schedulable.
+func nodeInfos(nodes []*core.Node, pods []*core.Pod, removed func(string) bool) []*nodeInfo {
+	byName := map[string]*nodeInfo{}
+	var infos []*nodeInfo
 	for _, n := range nodes {
-		if leaves(n.Name) || n.Spec.Unschedulable || !ready(n) {
+		if removed(n.Name) || n.Spec.Unschedulable || !ready(n) {
 			continue
 		}
-		r := &room{node: n, free: n.Status.Allocatable.DeepCopy()}
-		byName[n.Name], rooms = r, append(rooms, r)
+		info := &nodeInfo{node: n, free: n.Status.Allocatable.DeepCopy()}
+		byName[n.Name], infos = info, append(infos, info)
 	}
 	for _, p := range pods {
-		if r := byName[p.Spec.NodeName]; r != nil && p.Status.Phase != core.PodSucceeded && p.Status.Phase != core.PodFailed {
-			r.take(requests(p))
+		if info := byName[p.Spec.NodeName]; info != nil && p.Status.Phase != core.PodSucceeded && p.Status.Phase != core.PodFailed {
+			info.reserve(requests(p))
 		}
 	}
-	return rooms
+	return infos
 }
 
 func ready(n *core.Node) bool {
@@ -100,7 +103,7 @@ func ready(n *core.Node) bool {
 	})
 }
 
-// requests is what a pod requests, its own place among a node's pods included.
+// requests returns what a pod requests, one of the node's pods included.
 func requests(p *core.Pod) core.ResourceList {
 	list := resource.PodRequests(p, resource.PodResourcesOptions{}).DeepCopy()
 	if list == nil {
@@ -110,18 +113,18 @@ func requests(p *core.Pod) core.ResourceList {
 	return list
 }
 
-func (r *room) take(list core.ResourceList) {
+func (n *nodeInfo) reserve(list core.ResourceList) {
 	for name, q := range list {
-		left := r.free[name]
+		left := n.free[name]
 		left.Sub(q)
-		r.free[name] = left
+		n.free[name] = left
 	}
 }
 
-// lacks names the resources of which there is too little.
-func (r *room) lacks(list core.ResourceList) (names []string) {
+// insufficient returns the names of the resources of which too little is free.
+func (n *nodeInfo) insufficient(list core.ResourceList) (names []string) {
 	for name, q := range list {
-		if left := r.free[name]; !q.IsZero() && left.Cmp(q) < 0 {
+		if left := n.free[name]; !q.IsZero() && left.Cmp(q) < 0 {
 			names = append(names, string(name))
 		}
 	}
@@ -129,36 +132,37 @@ func (r *room) lacks(list core.ResourceList) (names []string) {
 	return names
 }
 
-func (r *room) allows(p *core.Pod) bool {
-	fits, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(r.node)
+func (n *nodeInfo) admits(p *core.Pod) bool {
+	fits, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(n.node)
 	if err != nil || !fits {
 		return false
 	}
-	_, tainted := scheduling.FindMatchingUntoleratedTaint(klog.Background(), r.node.Spec.Taints, p.Spec.Tolerations, func(t *core.Taint) bool {
+	_, tainted := scheduling.FindMatchingUntoleratedTaint(klog.Background(), n.node.Spec.Taints, p.Spec.Tolerations, func(t *core.Taint) bool {
 		return t.Effect == core.TaintEffectNoSchedule || t.Effect == core.TaintEffectNoExecute
 	}, true)
 	return !tainted
 }
 
-// place puts a pod on the first node that takes it, or says why none does.
-func place(p *core.Pod, rooms []*room) (reason string) {
+// schedule reserves a pod's requests on the first node that it fits on, or returns the
+// reason why it fits on none.
+func schedule(p *core.Pod, infos []*nodeInfo) (reason string) {
 	needed := requests(p)
-	allowed, lacking := 0, map[string]int{}
-	for _, r := range rooms {
-		if !r.allows(p) {
+	admitting, lacking := 0, map[string]int{}
+	for _, info := range infos {
+		if !info.admits(p) {
 			continue
 		}
-		allowed++
-		lacks := r.lacks(needed)
-		if len(lacks) == 0 {
-			r.take(needed)
+		admitting++
+		missing := info.insufficient(needed)
+		if len(missing) == 0 {
+			info.reserve(needed)
 			return ""
 		}
-		for _, name := range lacks {
+		for _, name := range missing {
 			lacking[name]++
 		}
 	}
-	if allowed == 0 {
+	if admitting == 0 {
 		return "no node that stays satisfies its node selector, affinity and tolerations"
 	}
 	var short []string
@@ -167,11 +171,12 @@ func place(p *core.Pod, rooms []*room) (reason string) {
 		short = append(short, fmt.Sprintf("%s %s", name, q.String()))
 	}
 	slices.Sort(short)
-	return fmt.Sprintf("requests %s, more than any of %d nodes has free", strings.Join(short, ", "), allowed)
+	return fmt.Sprintf("requests %s, more than any of %d nodes has free", strings.Join(short, ", "), admitting)
 }
 
-// largestFirst sorts pods by the largest part that they take of any resource.
-func largestFirst(pods []*core.Pod, of core.ResourceList) []*core.Pod {
+// byDominantShare sorts pods, the largest first, by the largest share of any resource
+// of that they request.
+func byDominantShare(pods []*core.Pod, of core.ResourceList) []*core.Pod {
 	share := func(p *core.Pod) (most float64) {
 		for name, q := range requests(p) {
 			if all := of[name]; all.Sign() > 0 {
@@ -187,7 +192,7 @@ func largestFirst(pods []*core.Pod, of core.ResourceList) []*core.Pod {
 	return sorted
 }
 
-func requestsOf(pods []*core.Pod) core.ResourceList {
+func totalRequests(pods []*core.Pod) core.ResourceList {
 	sum := core.ResourceList{}
 	for _, p := range pods {
 		add(sum, requests(p))
@@ -195,10 +200,10 @@ func requestsOf(pods []*core.Pod) core.ResourceList {
 	return sum
 }
 
-func freeOf(rooms []*room) core.ResourceList {
+func totalFree(infos []*nodeInfo) core.ResourceList {
 	sum := core.ResourceList{}
-	for _, r := range rooms {
-		add(sum, r.free)
+	for _, info := range infos {
+		add(sum, info.free)
 	}
 	return sum
 }
@@ -211,8 +216,8 @@ func add(sum, list core.ResourceList) {
 	}
 }
 
-// total is a list of resources as a person reads it.
-func total(list core.ResourceList) string {
+// describe returns a list of resources in words.
+func describe(list core.ResourceList) string {
 	cpu, memory, pods := list[core.ResourceCPU], list[core.ResourceMemory], list[core.ResourcePods]
 	return fmt.Sprintf("cpu %s, memory %s, pods %s", cpu.String(), memory.String(), pods.String())
 }

@@ -50,12 +50,12 @@ func TestCheck(t *testing.T) {
 		name  string
 		nodes []*core.Node
 		pods  []*core.Pod
-		want  []Homeless
+		want  []UnschedulablePod
 	}{
 		{"room on what stays", []*core.Node{node("w1"), node("w2")}, []*core.Pod{pod("a", "w1", "1"), pod("b", "w2", "1")}, nil},
 		{
 			"too little cpu", []*core.Node{node("w1"), node("w2")}, []*core.Pod{pod("a", "w1", "1500m"), pod("b", "w2", "1")},
-			[]Homeless{{"shop/a", "requests cpu 1500m, more than any of 1 nodes has free"}},
+			[]UnschedulablePod{{"shop/a", "requests cpu 1500m, more than any of 1 nodes has free"}},
 		},
 		{
 			"the large one first, so that all fit", []*core.Node{node("w1"), node("w2"), node("w3")},
@@ -64,27 +64,27 @@ func TestCheck(t *testing.T) {
 		{"what is over takes no room", []*core.Node{node("w1"), node("w2")}, []*core.Pod{pod("a", "w1", "2"), pod("b", "w2", "2", over)}, nil},
 		{
 			"selected away", []*core.Node{node("w1"), node("w2")}, []*core.Pod{pod("a", "w1", "1", onlyOn("w1"))},
-			[]Homeless{{"shop/a", "no node that stays satisfies its node selector, affinity and tolerations"}},
+			[]UnschedulablePod{{"shop/a", "no node that stays satisfies its node selector, affinity and tolerations"}},
 		},
 		{
 			"tainted", []*core.Node{node("w1"), node("w2", tainted)}, []*core.Pod{pod("a", "w1", "1"), pod("b", "w1", "1", tolerant)},
-			[]Homeless{{"shop/a", "no node that stays satisfies its node selector, affinity and tolerations"}},
+			[]UnschedulablePod{{"shop/a", "no node that stays satisfies its node selector, affinity and tolerations"}},
 		},
 		{
 			"cordoned and NotReady nodes take nothing", []*core.Node{
 				node("w1"), node("w2", func(n *core.Node) { n.Spec.Unschedulable = true }),
 				node("w3", func(n *core.Node) { n.Status.Conditions[0].Status = core.ConditionUnknown }),
 			},
-			[]*core.Pod{pod("a", "w1", "1")}, []Homeless{{"shop/a", "no node that stays satisfies its node selector, affinity and tolerations"}},
+			[]*core.Pod{pod("a", "w1", "1")}, []UnschedulablePod{{"shop/a", "no node that stays satisfies its node selector, affinity and tolerations"}},
 		},
 		{
 			"a node takes so many pods", []*core.Node{node("w1"), node("w2", func(n *core.Node) { n.Status.Allocatable[core.ResourcePods] = quantity.MustParse("1") })},
-			[]*core.Pod{pod("a", "w1", "100m"), pod("b", "w2", "100m")}, []Homeless{{"shop/a", "requests pods 1, more than any of 1 nodes has free"}},
+			[]*core.Pod{pod("a", "w1", "100m"), pod("b", "w2", "100m")}, []UnschedulablePod{{"shop/a", "requests pods 1, more than any of 1 nodes has free"}},
 		},
 		{"what stays on the node is not asked for", []*core.Node{node("w1"), node("w2")}, []*core.Pod{pod("ds", "w1", "2"), pod("b", "w2", "1")}, nil},
 	} {
 		got := Check(c.nodes, c.pods, func(node string) bool { return node == "w1" }, func(p *core.Pod) bool { return p.Name != "ds" })
-		require.Equal(t, c.want, got.Homeless, c.name)
+		require.Equal(t, c.want, got.Unschedulable, c.name)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/transport"
 
 	"ebb/internal/config"
@@ -27,16 +26,23 @@ const (
 	requestTimeout = 30 * time.Second
 )
 
-// NewClient is a client for the cluster of that section of ebb.yaml. wraps see
-// every request last, on its way out; errors name the kubeconfig.
+// NewClient returns a client for the cluster of that section of ebb.yaml, which follows
+// the credentials in the kubeconfig when they change. wraps are the innermost
+// transports: they see each request as it is sent. Errors name the kubeconfig.
 func NewClient(settings config.Cluster, wraps ...transport.WrapperFunc) (kubernetes.Interface, error) {
-	rest, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-		&clientcmd.ClientConfigLoadingRules{ExplicitPath: settings.Kubeconfig},
-		&clientcmd.ConfigOverrides{CurrentContext: settings.Context},
-	).ClientConfig()
+	rotating, rest, err := newRotatingTransport(settings, wraps...)
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig %s of cluster %s: %w", settings.Kubeconfig, settings.Name, err)
+		return nil, err
 	}
+	client, err := kubernetes.NewForConfigAndClient(rest, &http.Client{Transport: rotating})
+	if err != nil {
+		return nil, fmt.Errorf("client of cluster %s: %w", settings.Name, err)
+	}
+	return client, nil
+}
+
+// withTransport returns what Ebb adds to the configuration in a kubeconfig.
+func withTransport(rest *restclient.Config, settings config.Cluster, wraps ...transport.WrapperFunc) (*restclient.Config, error) {
 	rest.UserAgent = userAgent
 	rest.QPS = -1 // the API server's own priority and fairness is the throttle
 	rest.ContentType = "application/vnd.kubernetes.protobuf"
@@ -50,19 +56,17 @@ func NewClient(settings config.Cluster, wraps ...transport.WrapperFunc) (kuberne
 		rest.Wrap(wrap)
 	}
 	readyz := server.JoinPath("readyz").String()
-	rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{patient{next, readyz}} })
-	client, err := kubernetes.NewForConfig(rest)
-	if err != nil {
-		return nil, fmt.Errorf("client of cluster %s: %w", settings.Name, err)
-	}
-	return client, nil
+	rest.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return timeoutTransport{startupTransport{next, readyz}}
+	})
+	return rest, nil
 }
 
-// bounded gives every request but a watch a time limit. rest.Config.Timeout
-// would cut watches too.
-type bounded struct{ next http.RoundTripper }
+// timeoutTransport gives every request but a watch the time limit requestTimeout;
+// rest.Config.Timeout would apply to watches too.
+type timeoutTransport struct{ next http.RoundTripper }
 
-func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+func (b timeoutTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if watch := req.URL.Query().Get("watch"); watch == "true" || watch == "1" {
 		return b.next.RoundTrip(req)
 	}
@@ -77,7 +81,7 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // WrappedRoundTripper lets client-go see through the wrapper.
-func (b bounded) WrappedRoundTripper() http.RoundTripper { return b.next }
+func (b timeoutTransport) WrappedRoundTripper() http.RoundTripper { return b.next }
 
 type cancelOnClose struct {
 	io.ReadCloser

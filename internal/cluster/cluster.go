@@ -27,31 +27,35 @@ type Cluster struct {
 	retired bool
 }
 
-// New is the cluster behind a client that exists already. settings is asked
-// each time the cluster's section of ebb.yaml is needed.
+// New returns the cluster that client talks to. settings is called each time the
+// cluster's section of ebb.yaml is needed.
 func New(name string, client kubernetes.Interface, settings func() (config.Cluster, error), log *zap.Logger) *Cluster {
 	return &Cluster{Name: name, Client: client, settings: settings, log: log.With(zap.String("cluster", name))}
 }
 
-// Settings is the cluster's section of ebb.yaml as the file says it now, so
-// that a change applies without a restart.
-func (c *Cluster) Settings() (config.Cluster, error) { return c.settings() }
-
-// Infra is the provider that owns the cluster's machines, as configured now.
-func (c *Cluster) Infra() (infra.Provider, error) {
+// Settings returns the cluster's section of ebb.yaml as the file is now, so
+// that a change applies without a restart. The error is a *ConfigError.
+func (c *Cluster) Settings() (config.Cluster, error) {
 	settings, err := c.settings()
+	return settings, configError(err)
+}
+
+// Infra returns the provider that owns the cluster's machines, as configured now. The
+// error is a *ConfigError.
+func (c *Cluster) Infra() (infra.Provider, error) {
+	settings, err := c.Settings()
 	if err != nil {
 		return nil, err
 	}
 	provider, err := infra.New(settings.Infrastructure)
 	if err != nil {
-		return nil, fmt.Errorf("infrastructure of cluster %s: %w", c.Name, err)
+		return nil, configError(fmt.Errorf("infrastructure of cluster %s: %w", c.Name, err))
 	}
 	return provider, nil
 }
 
-// Watch is the cluster's shared view, started by the first call and complete
-// when it returns. The error, when ctx ends before that, says which resource
+// Watch returns the cluster's shared watch, which the first call starts, once every
+// resource has been listed. When ctx ends before that, the error says which resource
 // is missing and what the API server answered.
 func (c *Cluster) Watch(ctx context.Context) (*Watch, error) {
 	c.mu.Lock()
@@ -66,7 +70,7 @@ func (c *Cluster) Watch(ctx context.Context) (*Watch, error) {
 	return w, nil
 }
 
-// retire ends the watches once nobody listens any more.
+// retire ends the watches once they have no subscriber any more.
 func (c *Cluster) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +80,7 @@ func (c *Cluster) retire() {
 	}
 }
 
-// Close ends the watches at once; whoever listens hears nothing more.
+// Close ends the watches at once; subscribers are not notified any more.
 func (c *Cluster) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

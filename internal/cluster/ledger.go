@@ -9,92 +9,112 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Delays before a budget that refuses, as far as the watch knows, is asked all
-// the same: a watch may be broken without a sign. Every change of the budget
-// that the watch does show starts them again.
-const (
-	firstProbe = 3 * time.Second
-	lastProbe  = 8 * time.Second
-	probeSlack = 0.25 // jitter: so much more or less, within 1 to 10 s
-)
-
-// PodRef is one pod, not whatever bears its name later.
+// PodRef identifies one pod, not another of the same name.
 type PodRef struct {
 	Namespace, Name string
 	UID             types.UID
 }
 
-// Ledger decides whether an eviction may be sent now. It counts the evictions
-// that are under way against the budget's status, which the watch shows only
-// later, so that drains of several nodes do not all spend the same allowance.
+// Ledger counts the evictions in flight of all drains in this process against the
+// disruptionsAllowed of their budgets. A budget's status shows an eviction only
+// later; without the ledger, drains of several nodes would all spend the same one.
 type Ledger struct {
-	leaving func(PodRef) bool // the watch shows the pod terminating or gone
-	changed func()            // wakes whoever may have been waiting
+	budget      func(types.NamespacedName) *policy.PodDisruptionBudget // as the watch shows it now; nil = it does not
+	terminating func(PodRef) bool                                      // reports whether the watch shows the pod terminating or gone
+	changed     func()                                                 // notifies the drains that may wait for an allowance
 
 	mu       sync.Mutex
 	accounts map[types.NamespacedName]*account
 }
 
+// Balance is what the drains of this process know of a budget beyond its status.
+type Balance struct {
+	Available int       // evictions that may be sent: what the status allows less what is reserved; may be negative
+	Probes    int       // evictions sent although none was available, since the last change of the budget that the watch has shown
+	Since     time.Time // of that change, or of the last reservation after it
+	Jitter    float64   // in [0, 1), drawn at that time
+}
+
 // account is what is known of one budget beyond its status.
 type account struct {
-	version  string                // newest resourceVersion seen
-	taken    map[types.UID]*taking // allowance spent that the status may not show yet
-	refused  string                // resourceVersion at which the API server refused although the status allowed it
-	probeAt  time.Time
-	interval time.Duration
+	version        string                     // newest resourceVersion seen
+	reserved       map[types.UID]*reservation // evictions that the status may not show yet
+	refusedVersion string                     // resourceVersion at which the API server refused an eviction that the status allowed
+	probes         int
+	since          time.Time
+	jitter         float64
 }
 
-type taking struct {
-	pod     PodRef
-	version string // of the budget when it was taken
-	granted bool
+type reservation struct {
+	pod       PodRef
+	version   string // resourceVersion of the budget when it was made
+	committed bool
 }
 
-func newLedger(leaving func(PodRef) bool, changed func()) *Ledger {
-	return &Ledger{leaving: leaving, changed: changed, accounts: map[types.NamespacedName]*account{}}
+func newLedger(budget func(types.NamespacedName) *policy.PodDisruptionBudget, terminating func(PodRef) bool, changed func()) *Ledger {
+	return &Ledger{budget: budget, terminating: terminating, changed: changed, accounts: map[types.NamespacedName]*account{}}
 }
 
-// Take asks for one eviction of a pod under a budget. When the answer is yes
-// the caller sends it and then calls Granted or Refused; when it is no, again
-// is when to ask anew even if no change has been seen.
-func (l *Ledger) Take(budget *policy.PodDisruptionBudget, pod PodRef, now time.Time) (ok bool, again time.Time) {
+// Balance returns what is known of a budget at the time now; that of a budget that the
+// watch does not show is zero.
+func (l *Ledger) Balance(name types.NamespacedName, now time.Time) Balance {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := l.account(budget)
-	if a.version != budget.ResourceVersion {
-		a.version, a.interval = budget.ResourceVersion, 0
-		a.schedule(now)
+	a, budget := l.account(name, now)
+	if budget == nil {
+		return Balance{}
 	}
-	if l.available(a, budget) <= 0 {
-		if now.Before(a.probeAt) {
-			return false, a.probeAt
-		}
-		a.schedule(now)
-	}
-	a.taken[pod.UID] = &taking{pod: pod, version: budget.ResourceVersion}
-	return true, time.Time{}
+	return Balance{Available: l.available(a, budget), Probes: a.probes, Since: a.since, Jitter: a.jitter}
 }
 
-// Granted says that the API server accepted the eviction.
-func (l *Ledger) Granted(budget types.NamespacedName, pod types.UID) {
+// Reserve reserves one eviction of a pod under a budget and reports whether one was
+// available. If so, the caller sends the eviction and then calls Commit or Abort.
+func (l *Ledger) Reserve(name types.NamespacedName, pod PodRef, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if a, ok := l.accounts[budget]; ok && a.taken[pod] != nil {
-		a.taken[pod].granted = true
-		a.refused = ""
+	a, budget := l.account(name, now)
+	if budget == nil || l.available(a, budget) <= 0 {
+		return false
+	}
+	a.reserve(budget, pod, now)
+	return true
+}
+
+// Probe is Reserve for an eviction that is sent although none is available, because the
+// watch may be behind. seen is the balance that the caller has decided on; Probe
+// reports false when another drain has reserved one since, or the budget has changed.
+func (l *Ledger) Probe(name types.NamespacedName, pod PodRef, seen Balance, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a, budget := l.account(name, now)
+	if budget == nil || a.probes != seen.Probes || !a.since.Equal(seen.Since) {
+		return false
+	}
+	a.probes++
+	a.reserve(budget, pod, now)
+	return true
+}
+
+// Commit records that the API server accepted the eviction.
+func (l *Ledger) Commit(budget types.NamespacedName, pod types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a, ok := l.accounts[budget]; ok && a.reserved[pod] != nil {
+		a.reserved[pod].committed = true
+		a.refusedVersion = ""
 	}
 }
 
-// Refused says that the API server did not accept the eviction: because the
-// budget does not allow it, or (byBudget false) for another reason.
-func (l *Ledger) Refused(budget types.NamespacedName, pod types.UID, byBudget bool) {
+// Abort takes the reservation back: the API server did not accept the eviction,
+// because the budget does not allow it or (byBudget false) for another reason.
+func (l *Ledger) Abort(budget types.NamespacedName, pod types.UID, byBudget bool) {
 	l.mu.Lock()
 	a, ok := l.accounts[budget]
-	if ok && a.taken[pod] != nil {
+	if ok && a.reserved[pod] != nil {
 		if byBudget {
-			a.refused = a.taken[pod].version
+			a.refusedVersion = a.reserved[pod].version
 		}
-		delete(a.taken, pod)
+		delete(a.reserved, pod)
 	}
 	l.mu.Unlock()
 	if ok && !byBudget {
@@ -102,14 +122,14 @@ func (l *Ledger) Refused(budget types.NamespacedName, pod types.UID, byBudget bo
 	}
 }
 
-// Forget drops what is still counted for pods that nobody waits for any more.
+// Forget drops the reservations of pods that no drain waits for any more.
 func (l *Ledger) Forget(pods []types.UID) {
 	l.mu.Lock()
 	for key, a := range l.accounts {
 		for _, uid := range pods {
-			delete(a.taken, uid)
+			delete(a.reserved, uid)
 		}
-		if len(a.taken) == 0 {
+		if len(a.reserved) == 0 {
 			delete(l.accounts, key)
 		}
 	}
@@ -117,44 +137,57 @@ func (l *Ledger) Forget(pods []types.UID) {
 	l.changed()
 }
 
-func (l *Ledger) account(budget *policy.PodDisruptionBudget) *account {
-	key := types.NamespacedName{Namespace: budget.Namespace, Name: budget.Name}
-	a, ok := l.accounts[key]
-	if !ok {
-		a = &account{taken: map[types.UID]*taking{}}
-		l.accounts[key] = a
+// account returns a budget as the watch shows it now, and its account, in which it notes
+// when the budget has changed. It reads the budget under the lock: a caller with an older
+// version would spend what the newer one has counted already.
+func (l *Ledger) account(name types.NamespacedName, now time.Time) (*account, *policy.PodDisruptionBudget) {
+	budget := l.budget(name)
+	if budget == nil {
+		return nil, nil
 	}
-	return a
+	a, ok := l.accounts[name]
+	if !ok {
+		a = &account{reserved: map[types.UID]*reservation{}}
+		l.accounts[name] = a
+	}
+	if !ok || a.version != budget.ResourceVersion {
+		a.version, a.probes = budget.ResourceVersion, 0
+		a.touch(now)
+	}
+	return a, budget
 }
 
-// available is what the status allows less what has been taken since.
+func (a *account) touch(now time.Time) {
+	a.since, a.jitter = now, rand.Float64() //nolint:gosec // jitter
+}
+
+func (a *account) reserve(budget *policy.PodDisruptionBudget, pod PodRef, now time.Time) {
+	a.touch(now)
+	a.reserved[pod.UID] = &reservation{pod: pod, version: budget.ResourceVersion}
+}
+
+// available returns what the status allows less what has been reserved since.
 func (l *Ledger) available(a *account, budget *policy.PodDisruptionBudget) int {
-	if budget.Status.ObservedGeneration < budget.Generation || a.refused == budget.ResourceVersion {
+	if budget.Status.ObservedGeneration < budget.Generation || a.refusedVersion == budget.ResourceVersion {
 		return 0
 	}
-	for uid, t := range a.taken {
-		if l.shown(t, budget) {
-			delete(a.taken, uid)
+	for uid, r := range a.reserved {
+		if l.inStatus(r, budget) {
+			delete(a.reserved, uid)
 		}
 	}
-	return int(budget.Status.DisruptionsAllowed) - len(a.taken)
+	return int(budget.Status.DisruptionsAllowed) - len(a.reserved)
 }
 
-// shown tells whether the budget's status has the eviction in it: the API
-// server notes the pod in the status as it grants it, and the disruption
-// controller takes it out once the pod is terminating.
-func (l *Ledger) shown(t *taking, budget *policy.PodDisruptionBudget) bool {
-	if budget.ResourceVersion == t.version {
+// inStatus reports whether the budget's status includes the eviction: the API server
+// adds the pod to disruptedPods as it accepts the eviction, and the disruption
+// controller removes it once the pod is terminating.
+func (l *Ledger) inStatus(r *reservation, budget *policy.PodDisruptionBudget) bool {
+	if budget.ResourceVersion == r.version {
 		return false
 	}
-	if _, noted := budget.Status.DisruptedPods[t.pod.Name]; noted {
+	if _, disrupted := budget.Status.DisruptedPods[r.pod.Name]; disrupted {
 		return true
 	}
-	return t.granted && l.leaving(t.pod)
-}
-
-func (a *account) schedule(now time.Time) {
-	a.interval = min(max(a.interval*2, firstProbe), lastProbe)
-	spread := 1 + probeSlack*(2*rand.Float64()-1) //nolint:gosec // jitter
-	a.probeAt = now.Add(time.Duration(float64(a.interval) * spread))
+	return r.committed && l.terminating(r.pod)
 }

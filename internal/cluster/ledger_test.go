@@ -31,92 +31,112 @@ func ref(name string) PodRef {
 	return PodRef{Namespace: "app", Name: name, UID: types.UID("uid-" + name)}
 }
 
-// testLedger is a ledger and the pods that its watch shows terminating.
-func testLedger() (l *Ledger, leaving map[string]bool, wakes *int) {
-	leaving, wakes = map[string]bool{}, new(int)
-	return newLedger(func(p PodRef) bool { return leaving[p.Name] }, func() { *wakes++ }), leaving, wakes
+// watched is a ledger and what its watch shows.
+type watched struct {
+	*Ledger
+	budget      *policy.PodDisruptionBudget
+	terminating map[string]bool // pods
+	notified    int
 }
 
-func take(l *Ledger, b *policy.PodDisruptionBudget, pod string, at time.Time) bool {
-	ok, _ := l.Take(b, ref(pod), at)
-	return ok
+func testLedger() *watched {
+	w := &watched{terminating: map[string]bool{}}
+	w.Ledger = newLedger(func(types.NamespacedName) *policy.PodDisruptionBudget { return w.budget },
+		func(p PodRef) bool { return w.terminating[p.Name] }, func() { w.notified++ })
+	return w
 }
 
-func TestLedgerGivesNoMoreThanTheStatusAllows(t *testing.T) {
-	l, _, _ := testLedger()
+// reserve is Reserve when the watch shows the budget b.
+func (w *watched) reserve(b *policy.PodDisruptionBudget, pod string) bool {
+	w.budget = b
+	return w.Reserve(webKey, ref(pod), start)
+}
+
+func TestLedgerReservesNoMoreThanTheStatusAllows(t *testing.T) {
+	l := testLedger()
 	v1 := webBudget("1", 2)
-	require.True(t, take(l, v1, "a", start))
-	require.True(t, take(l, v1, "b", start))
-	ok, again := l.Take(v1, ref("c"), start)
-	require.False(t, ok)
-	require.GreaterOrEqual(t, again.Sub(start), time.Second)
-	require.LessOrEqual(t, again.Sub(start), 10*time.Second)
+	require.True(t, l.reserve(v1, "a"))
+	require.True(t, l.reserve(v1, "b"))
+	require.False(t, l.reserve(v1, "c"))
+	require.Zero(t, l.Balance(webKey, start).Available)
 
-	l.Granted(webKey, ref("a").UID)
-	require.False(t, take(l, v1, "c", start), "granted, but the watch does not show it yet")
+	l.Commit(webKey, ref("a").UID)
+	require.False(t, l.reserve(v1, "c"), "accepted, but the watch does not show it yet")
 	v2 := webBudget("2", 1, "a")
-	require.False(t, take(l, v2, "c", start), "one left, and that is for b")
+	require.False(t, l.reserve(v2, "c"), "one left, and that is for b")
 	v3 := webBudget("3", 0, "a", "b")
-	require.False(t, take(l, v3, "c", start))
+	require.False(t, l.reserve(v3, "c"))
 	v4 := webBudget("4", 1)
-	require.True(t, take(l, v4, "c", start), "a replacement became ready")
+	require.True(t, l.reserve(v4, "c"), "a replacement became ready")
 }
 
 func TestLedgerSeesAnEvictionInTheStatusOrInThePod(t *testing.T) {
-	l, leaving, _ := testLedger()
-	require.True(t, take(l, webBudget("1", 1), "a", start))
-	l.Granted(webKey, ref("a").UID)
+	l := testLedger()
+	require.True(t, l.reserve(webBudget("1", 1), "a"))
+	l.Commit(webKey, ref("a").UID)
 	unrelated := webBudget("2", 1)
-	require.False(t, take(l, unrelated, "b", start), "a change that does not hold the eviction yet")
-	leaving["a"] = true
-	require.True(t, take(l, webBudget("3", 1), "b", start), "the versions between were not seen; the pod terminates, so it is in")
+	require.False(t, l.reserve(unrelated, "b"), "a change that does not hold the eviction yet")
+	l.terminating["a"] = true
+	require.True(t, l.reserve(webBudget("3", 1), "b"), "the versions between were not seen; the pod terminates, so it is in")
 }
 
-func TestLedgerTakesBackWhatWasRefused(t *testing.T) {
-	l, _, wakes := testLedger()
+func TestLedgerAbort(t *testing.T) {
+	l := testLedger()
 	v1 := webBudget("1", 1)
-	require.True(t, take(l, v1, "a", start))
-	l.Refused(webKey, ref("a").UID, false)
-	require.Equal(t, 1, *wakes)
-	require.True(t, take(l, v1, "b", start), "a refusal for another reason leaves the allowance to others")
+	require.True(t, l.reserve(v1, "a"))
+	l.Abort(webKey, ref("a").UID, false)
+	require.Equal(t, 1, l.notified)
+	require.True(t, l.reserve(v1, "b"), "a refusal for another reason leaves the allowance to others")
 
-	l.Refused(webKey, ref("b").UID, true)
-	require.False(t, take(l, v1, "c", start), "the API server knows better than this version")
-	require.True(t, take(l, webBudget("2", 1), "c", start))
+	l.Abort(webKey, ref("b").UID, true)
+	require.False(t, l.reserve(v1, "c"), "the API server knows better than this version")
+	require.True(t, l.reserve(webBudget("2", 1), "c"))
 }
 
-func TestLedgerAsksNowAndThenAllTheSame(t *testing.T) {
-	l, _, _ := testLedger()
-	none := webBudget("1", 0)
-	var asked []time.Duration
-	for at := start; at.Before(start.Add(time.Minute)); at = at.Add(100 * time.Millisecond) {
-		if take(l, none, "a", at) {
-			asked = append(asked, at.Sub(start))
-			l.Refused(webKey, ref("a").UID, true)
-		}
-	}
-	require.GreaterOrEqual(t, len(asked), 6)
-	require.LessOrEqual(t, len(asked), 12)
+func TestLedgerProbesOncePerBalance(t *testing.T) {
+	l := testLedger()
+	l.budget = webBudget("1", 0)
+	seen := l.Balance(webKey, start)
+	require.Zero(t, seen.Available)
+	require.Zero(t, seen.Probes)
+	require.Equal(t, start, seen.Since)
+	require.True(t, l.Probe(webKey, ref("a"), seen, start.Add(time.Second)))
+	require.False(t, l.Probe(webKey, ref("b"), seen, start.Add(time.Second)), "another drain has been faster")
 
-	changed := webBudget("2", 0)
-	require.False(t, take(l, changed, "a", start.Add(time.Minute)), "a change shows that the watch lives")
+	seen = l.Balance(webKey, start.Add(2*time.Second))
+	require.Equal(t, -1, seen.Available, "the probe is in flight")
+	require.Equal(t, 1, seen.Probes)
+	require.Equal(t, start.Add(time.Second), seen.Since)
+	l.Abort(webKey, ref("a").UID, true)
+	require.True(t, l.Probe(webKey, ref("b"), seen, start.Add(3*time.Second)))
+
+	seen = l.Balance(webKey, start.Add(4*time.Second))
+	l.budget = webBudget("2", 0)
+	require.False(t, l.Probe(webKey, ref("c"), seen, start.Add(5*time.Second)), "the budget has changed meanwhile")
+	seen = l.Balance(webKey, start.Add(6*time.Second))
+	require.Zero(t, seen.Probes, "a change shows that the watch lives")
+	require.Equal(t, start.Add(5*time.Second), seen.Since)
+
+	l.budget = nil
+	require.Zero(t, l.Balance(webKey, start))
+	require.False(t, l.Reserve(webKey, ref("c"), start), "it is gone: decide anew")
 }
 
 func TestLedgerWaitsForTheDisruptionController(t *testing.T) {
-	l, _, _ := testLedger()
+	l := testLedger()
 	edited := webBudget("1", 1)
 	edited.Generation = 2
-	require.False(t, take(l, edited, "a", start), "the status is that of the budget before it was edited")
+	require.False(t, l.reserve(edited, "a"), "the status is that of the budget before it was edited")
 }
 
 func TestLedgerForgets(t *testing.T) {
-	l, _, wakes := testLedger()
+	l := testLedger()
 	v1 := webBudget("1", 1)
-	require.True(t, take(l, v1, "a", start))
-	require.False(t, take(l, v1, "b", start))
+	require.True(t, l.reserve(v1, "a"))
+	require.False(t, l.reserve(v1, "b"))
 	l.Forget([]types.UID{ref("a").UID})
-	require.Equal(t, 1, *wakes)
-	require.True(t, take(l, v1, "b", start))
+	require.Equal(t, 1, l.notified)
+	require.True(t, l.reserve(v1, "b"))
 	l.Forget([]types.UID{ref("b").UID})
 	require.Empty(t, l.accounts)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-logr/zapr"
 	"go.uber.org/zap"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
 
@@ -30,40 +31,47 @@ type entry struct {
 	origin  origin
 }
 
-// origin is what a client was made from; another origin makes another client.
+// origin identifies the kubeconfig that a client was made from; when it changes, a
+// new client is made.
 type origin struct {
 	kubeconfig, context string
 	modified            time.Time
 	size                int64
 }
 
-// NewRegistry is the registry of the clusters in f. It also sends what the
-// Kubernetes libraries log (klog is one per process) to log. wraps see every
-// request to every cluster.
+// NewRegistry returns the registry of the clusters in f. It also sends what the
+// Kubernetes libraries log (klog is one per process) to log. wraps are transports
+// that see every request to every cluster.
 func NewRegistry(f *config.File, log *zap.Logger, wraps ...transport.WrapperFunc) *Registry {
 	klog.SetLoggerWithOptions(zapr.NewLogger(log.Named("kubernetes")), klog.ContextualLogger(true))
 	return &Registry{file: f, log: log, wraps: wraps, clusters: map[string]entry{}}
 }
 
-// Get is the cluster of that name. Its client is made when first asked for, and
-// again when the kubeconfig, its path or the context has changed. The error of
-// an unknown name lists the known ones.
+// Get returns the cluster of that name. Its client is made when first asked for, and
+// again when the kubeconfig, its path or the context has changed; while the kubeconfig
+// is missing or broken, as while it is being replaced, the last client stays in use.
+// The error of a name that is not configured is a *ConfigError that lists those that
+// are; that of a kubeconfig with which there was no client yet may be temporary.
 func (r *Registry) Get(_ context.Context, name string) (*Cluster, error) {
 	settings, err := r.settings(name)
 	if err != nil {
-		return nil, err
+		return nil, configError(err)
 	}
 	from, err := originOf(settings)
-	if err != nil {
-		return nil, err
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known, ok := r.clusters[name]
-	if ok && known.origin == from {
+	if ok && err == nil && known.origin == from {
 		return known.cluster, nil
 	}
-	client, err := NewClient(settings, r.wraps...)
+	var client kubernetes.Interface
+	if err == nil {
+		client, err = NewClient(settings, r.wraps...)
+	}
+	if err != nil && ok && known.origin.kubeconfig == settings.Kubeconfig && known.origin.context == settings.Context {
+		r.log.Warn("the kubeconfig cannot be used now, the last credentials stay in use", zap.String("cluster", name), zap.Error(err))
+		return known.cluster, nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -118,7 +118,7 @@ func TestRequestsAreBoundedAndWatchesAreNot(t *testing.T) {
 	for _, query := range []string{"", "watch=true", "limit=5", "watch=1"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/?"+query, nil)
 		require.NoError(t, err)
-		resp, err := bounded{record}.RoundTrip(req)
+		resp, err := timeoutTransport{record}.RoundTrip(req)
 		require.NoError(t, err)
 		require.NoError(t, resp.Body.Close())
 	}

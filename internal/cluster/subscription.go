@@ -2,22 +2,22 @@ package cluster
 
 import "sync"
 
-// Subscription wakes one listener when something about its node, or about any
-// budget or namespace, has changed. Changes that come faster than they are
-// received are one wake-up, so a slow listener never holds up the watch.
+// Subscription notifies one subscriber of changes that concern its node, and of
+// changes of any budget or namespace. Changes that come faster than they are
+// received are one notification, so a slow subscriber never holds up the watch.
 type Subscription struct {
 	C <-chan struct{}
 
-	node  string
-	wakes chan struct{}
-	watch *Watch
-	once  sync.Once
+	node          string
+	notifications chan struct{}
+	watch         *Watch
+	once          sync.Once
 }
 
-// Subscribe listens for changes that concern a node.
+// Subscribe returns a subscription to the changes that concern a node. Close it.
 func (w *Watch) Subscribe(node string) *Subscription {
-	wakes := make(chan struct{}, 1)
-	s := &Subscription{C: wakes, node: node, wakes: wakes, watch: w}
+	notifications := make(chan struct{}, 1)
+	s := &Subscription{C: notifications, node: node, notifications: notifications, watch: w}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.subscribers[s] = struct{}{}
@@ -37,29 +37,30 @@ func (s *Subscription) Close() {
 	})
 }
 
-func (s *Subscription) wake() {
+func (s *Subscription) notify() {
 	select {
-	case s.wakes <- struct{}{}:
-	default: // a wake-up is pending already
+	case s.notifications <- struct{}{}:
+	default: // one is pending already
 	}
 }
 
-// wake tells those whom a change of something on a node concerns.
-func (w *Watch) wake(node string) {
+// notify notifies the subscribers of a node.
+func (w *Watch) notify(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for s := range w.subscribers {
 		if s.node == node {
-			s.wake()
+			s.notify()
 		}
 	}
 }
 
-func (w *Watch) wakeAll() {
+// notifyAll notifies every subscriber.
+func (w *Watch) notifyAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for s := range w.subscribers {
-		s.wake()
+		s.notify()
 	}
 }
 

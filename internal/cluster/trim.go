@@ -1,14 +1,17 @@
 package cluster
 
 import (
+	"maps"
+	"slices"
+
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// trim drops what no decision needs before an object is kept: a cluster's pods
-// are most of the memory of a worker.
+// trim removes the fields that nothing here reads before an object is kept: a
+// cluster's pods are most of the memory of a worker.
 func trim(obj any) {
 	if o, err := meta.Accessor(obj); err == nil {
 		o.SetManagedFields(nil)
@@ -25,19 +28,24 @@ func trim(obj any) {
 	}
 }
 
+// Annotations by which the owner of a pod asks that it be left where it is.
+const (
+	AnnotationSafeToEvict  = "cluster-autoscaler.kubernetes.io/safe-to-evict" // "false": of the cluster autoscaler
+	AnnotationDoNotDisrupt = "karpenter.sh/do-not-disrupt"                    // "true": of Karpenter
+)
+
+// keptAnnotations are the annotations of a pod that are read.
+var keptAnnotations = []string{core.MirrorPodAnnotationKey, AnnotationSafeToEvict, AnnotationDoNotDisrupt}
+
 // trimPod keeps identity, ownership, volumes, placement and requests.
 func trimPod(pod *core.Pod) {
-	mirror, isMirror := pod.Annotations[core.MirrorPodAnnotationKey]
-	pod.Annotations = nil
-	if isMirror {
-		pod.Annotations = map[string]string{core.MirrorPodAnnotationKey: mirror}
-	}
+	maps.DeleteFunc(pod.Annotations, func(name, _ string) bool { return !slices.Contains(keptAnnotations, name) })
 	trimContainers(pod.Spec.InitContainers)
 	trimContainers(pod.Spec.Containers)
 	pod.Spec.EphemeralContainers = nil
 	for i, v := range pod.Spec.Volumes {
 		pod.Spec.Volumes[i].VolumeSource = core.VolumeSource{
-			EmptyDir: v.EmptyDir, PersistentVolumeClaim: v.PersistentVolumeClaim, Ephemeral: trimEphemeral(v.Ephemeral),
+			EmptyDir: v.EmptyDir, HostPath: v.HostPath, PersistentVolumeClaim: v.PersistentVolumeClaim, Ephemeral: trimEphemeral(v.Ephemeral),
 		}
 	}
 }

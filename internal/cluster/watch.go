@@ -15,6 +15,7 @@ import (
 	storage "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"ebb/internal/mirror"
@@ -25,16 +26,16 @@ const (
 	byNamespace = "namespace" // index of what is in a namespace
 )
 
-// syncTimeout bounds the first list of all kinds for callers that set no limit;
-// 3,000 pods take well under a second, the rest is for an API server that is
-// restarting.
+// syncTimeout bounds the first list of all kinds for callers whose context has no
+// deadline. 3,000 pods take well under a second; the rest is for an API server that
+// is restarting.
 const syncTimeout = 60 * time.Second
 
-// Watch is a live copy of the part of a cluster that a drain decides on. What
-// it returns is shared: read it, do not change it. It may lag behind the API
-// server, and does not shrink while the API server cannot be reached.
+// Watch is a live copy of the part of a cluster that a drain decides on. The
+// objects it returns are shared: read them, do not change them. It may lag behind
+// the API server; while that cannot be reached, it keeps what it has.
 type Watch struct {
-	// Ledger counts the evictions that all drains of this process have under way.
+	// Ledger counts the evictions in flight of all drains in this process.
 	Ledger *Ledger
 
 	pods        *mirror.Mirror[core.Pod]
@@ -60,36 +61,36 @@ func startWatch(client kubernetes.Interface, log *zap.Logger, retired bool) *Wat
 	namespaces, daemonSets := client.CoreV1().Namespaces(), client.AppsV1().DaemonSets("")
 	claims, attachments := client.CoreV1().PersistentVolumeClaims(""), client.StorageV1().VolumeAttachments()
 	w := &Watch{ended: ctx.Done(), cancel: cancel, retired: retired, log: log, subscribers: map[*Subscription]struct{}{}}
-	w.pods = mirror.New(client, watched(w, "pods", func(p *core.Pod) string { return p.Spec.NodeName }), pods.List, pods.Watch)
-	w.budgets = mirror.New(client, watched[policy.PodDisruptionBudget](w, "poddisruptionbudgets", nil), budgets.List, budgets.Watch)
-	w.nodes = mirror.New(client, watched(w, "nodes", func(n *core.Node) string { return n.Name }), nodes.List, nodes.Watch)
-	w.namespaces = mirror.New(client, watched[core.Namespace](w, "namespaces", nil), namespaces.List, namespaces.Watch)
-	w.daemonSets = mirror.New(client, watched[apps.DaemonSet](w, "daemonsets", nil), daemonSets.List, daemonSets.Watch)
-	w.claims = mirror.New(client, watched[core.PersistentVolumeClaim](w, "persistentvolumeclaims", nil), claims.List, claims.Watch)
-	w.attachments = mirror.New(client, watched(w, "volumeattachments", func(a *storage.VolumeAttachment) string { return a.Spec.NodeName }),
+	w.pods = mirror.New(client, mirrorOptions(w, "pods", func(p *core.Pod) string { return p.Spec.NodeName }), pods.List, pods.Watch)
+	w.budgets = mirror.New(client, mirrorOptions[policy.PodDisruptionBudget](w, "poddisruptionbudgets", nil), budgets.List, budgets.Watch)
+	w.nodes = mirror.New(client, mirrorOptions(w, "nodes", func(n *core.Node) string { return n.Name }), nodes.List, nodes.Watch)
+	w.namespaces = mirror.New(client, mirrorOptions[core.Namespace](w, "namespaces", nil), namespaces.List, namespaces.Watch)
+	w.daemonSets = mirror.New(client, mirrorOptions[apps.DaemonSet](w, "daemonsets", nil), daemonSets.List, daemonSets.Watch)
+	w.claims = mirror.New(client, mirrorOptions[core.PersistentVolumeClaim](w, "persistentvolumeclaims", nil), claims.List, claims.Watch)
+	w.attachments = mirror.New(client, mirrorOptions(w, "volumeattachments", func(a *storage.VolumeAttachment) string { return a.Spec.NodeName }),
 		attachments.List, attachments.Watch)
-	w.Ledger = newLedger(w.leaving, w.wakeAll)
+	w.Ledger = newLedger(w.budget, w.terminating, w.notifyAll)
 	for _, k := range w.kinds() {
 		go k.Run(ctx)
 	}
 	return w
 }
 
-// watched are the options of a mirror whose changes wake the subscribers of the node
-// that an object belongs to; without node, all of them.
-func watched[T any](w *Watch, name string, node func(*T) string) mirror.Options[T] {
+// mirrorOptions returns the options of a mirror whose changes notify the subscribers
+// of the node that an object belongs to; when node is nil, all subscribers.
+func mirrorOptions[T any](w *Watch, name string, node func(*T) string) mirror.Options[T] {
 	o := mirror.Options[T]{
-		Name: name, Trim: func(object *T) { trim(object) },
+		Resource: name, Transform: func(object *T) { trim(object) },
 		Indexers: map[string]func(*T) []string{byNamespace: func(object *T) []string { return []string{namespaceOf(object)} }},
-		Changed:  func(*T) { w.wakeAll() },
+		OnChange: func(*T) { w.notifyAll() },
 	}
 	if node != nil {
 		o.Indexers[byNode] = func(object *T) []string { return []string{node(object)} }
-		o.Changed = func(object *T) {
+		o.OnChange = func(object *T) {
 			if object == nil {
-				w.wakeAll()
+				w.notifyAll()
 			} else if name := node(object); name != "" { // a pod that is not bound yet concerns no node
-				w.wake(name)
+				w.notify(name)
 			}
 		}
 	}
@@ -104,12 +105,12 @@ func namespaceOf(object any) string {
 	return o.GetNamespace()
 }
 
-// kind is what mirrors of all kinds have in common.
+// kind is the part of a mirror that does not depend on its type of object.
 type kind interface {
-	Name() string
+	Resource() string
 	Run(ctx context.Context)
 	Synced() <-chan struct{}
-	Failure() error
+	LastError() error
 }
 
 func (w *Watch) kinds() []kind {
@@ -126,14 +127,15 @@ func (w *Watch) waitSynced(ctx context.Context) error {
 		select {
 		case <-m.Synced():
 		case <-ctx.Done():
-			return w.unsynced(ctx)
+			return w.notSynced(ctx)
 		}
 	}
 	return nil
 }
 
-// unsynced says what is still missing when the time was over.
-func (w *Watch) unsynced(ctx context.Context) error {
+// notSynced returns the error of a wait that has ended too early: the kinds that are
+// not listed yet, and why.
+func (w *Watch) notSynced(ctx context.Context) error {
 	var missing []string
 	var cause error
 	for _, m := range w.kinds() {
@@ -142,9 +144,9 @@ func (w *Watch) unsynced(ctx context.Context) error {
 			continue
 		default:
 		}
-		missing = append(missing, m.Name())
+		missing = append(missing, m.Resource())
 		if cause == nil { // one is enough: they mostly have the same reason
-			cause = m.Failure()
+			cause = m.LastError()
 		}
 	}
 	if cause == nil {
@@ -154,49 +156,58 @@ func (w *Watch) unsynced(ctx context.Context) error {
 		strings.Join(missing, ", "), cause)
 }
 
-// Node is the node of that name; nil when there is none.
+// Node returns the node of that name; nil when there is none.
 func (w *Watch) Node(name string) *core.Node { return w.nodes.Get(name) }
 
-// Nodes are all nodes, in no order.
-func (w *Watch) Nodes() []*core.Node { return w.nodes.All() }
+// Nodes returns all nodes, in no order.
+func (w *Watch) Nodes() []*core.Node { return w.nodes.List() }
 
-// Pod is the pod of that name; nil when there is none.
+// Pod returns the pod of that name; nil when there is none.
 func (w *Watch) Pod(namespace, name string) *core.Pod {
 	return w.pods.Get(namespace + "/" + name)
 }
 
-// PodsOn are the pods bound to a node, in no order.
-func (w *Watch) PodsOn(node string) []*core.Pod { return w.pods.By(byNode, node) }
+// Pods returns the pods of all namespaces, in no order.
+func (w *Watch) Pods() []*core.Pod { return w.pods.List() }
 
-// PodsMatching are the pods of a namespace with those labels, in no order.
+// PodsOn returns the pods bound to a node, in no order.
+func (w *Watch) PodsOn(node string) []*core.Pod { return w.pods.ByIndex(byNode, node) }
+
+// PodsMatching returns the pods of a namespace that a selector matches, in no order.
 func (w *Watch) PodsMatching(namespace string, selector labels.Selector) []*core.Pod {
-	return slices.DeleteFunc(w.pods.By(byNamespace, namespace), func(p *core.Pod) bool {
+	return slices.DeleteFunc(w.pods.ByIndex(byNamespace, namespace), func(p *core.Pod) bool {
 		return !selector.Matches(labels.Set(p.Labels))
 	})
 }
 
-// Budgets are the PodDisruptionBudgets of a namespace, in no order.
+// Budgets returns the PodDisruptionBudgets of a namespace, in no order.
 func (w *Watch) Budgets(namespace string) []*policy.PodDisruptionBudget {
-	return w.budgets.By(byNamespace, namespace)
+	return w.budgets.ByIndex(byNamespace, namespace)
 }
 
-// NamespaceTerminating tells whether a namespace is being deleted.
+// budget returns the PodDisruptionBudget of that name; nil when there is none.
+func (w *Watch) budget(name types.NamespacedName) *policy.PodDisruptionBudget {
+	return w.budgets.Get(name.Namespace + "/" + name.Name)
+}
+
+// NamespaceTerminating reports whether a namespace is being deleted.
 func (w *Watch) NamespaceTerminating(name string) bool {
 	ns := w.namespaces.Get(name)
 	return ns != nil && (ns.DeletionTimestamp != nil || ns.Status.Phase == core.NamespaceTerminating)
 }
 
-// DaemonSetExists tells whether there is such a DaemonSet.
+// DaemonSetExists reports whether there is such a DaemonSet.
 func (w *Watch) DaemonSetExists(namespace, name string) bool {
 	return w.daemonSets.Get(namespace+"/"+name) != nil
 }
 
-// Attachments are the volumes attached to a node, or on their way, in no order.
+// Attachments returns the VolumeAttachments of a node, also those that are not
+// attached yet, in no order.
 func (w *Watch) Attachments(node string) []*storage.VolumeAttachment {
-	return w.attachments.By(byNode, node)
+	return w.attachments.ByIndex(byNode, node)
 }
 
-// ClaimedVolume is the name of the PersistentVolume bound to a claim; "" when
+// ClaimedVolume returns the name of the PersistentVolume bound to a claim; "" when
 // the claim is unknown or unbound.
 func (w *Watch) ClaimedVolume(namespace, claim string) string {
 	pvc := w.claims.Get(namespace + "/" + claim)
@@ -206,8 +217,8 @@ func (w *Watch) ClaimedVolume(namespace, claim string) string {
 	return pvc.Spec.VolumeName
 }
 
-// leaving tells whether a pod of that UID is terminating or gone.
-func (w *Watch) leaving(p PodRef) bool {
+// terminating reports whether the pod of that UID is terminating or gone.
+func (w *Watch) terminating(p PodRef) bool {
 	pod := w.Pod(p.Namespace, p.Name)
 	return pod == nil || pod.UID != p.UID || pod.DeletionTimestamp != nil
 }

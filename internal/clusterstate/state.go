@@ -1,7 +1,6 @@
-// Package clusterstate keeps a cluster's lock and state in the cluster itself,
-// on the Lease ebb-system/cluster. Every change is compare-and-set: the state
-// that was read is part of the write, so two operations cannot both have the
-// cluster, whichever engine or worker they run on.
+// Package clusterstate is what Ebb writes down about a managed cluster in the
+// cluster itself: its state, who holds it, and the marks on its nodes. It holds
+// the rules of these records and no client; internal/lease reads and writes them.
 package clusterstate
 
 import (
@@ -9,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"ebb/internal/version"
 )
 
 // State is what a cluster is doing.
@@ -24,36 +25,35 @@ const (
 	Recovering State = "Recovering"
 )
 
-// Where the lock lives, and the annotations on it.
+// Where the lock lives: the Lease ebb-system/cluster.
 const (
 	Namespace = "ebb-system"
 	LeaseName = "cluster"
+)
 
-	// CordonedBy is the annotation of a node that an operation has cordoned; its value
-	// is the operation's ID.
-	CordonedBy = "ebb/cordoned-by"
-
-	annotationState   = "ebb/state"
-	annotationFrom    = "ebb/previous-state" // the state a rollback goes back to
-	annotationTarget  = "ebb/upgrade-target"
-	annotationVersion = "ebb/cluster-version" // written when an upgrade is complete
-	annotationMessage = "ebb/message"
-	annotationEngine  = "ebb/engine"
-
-	annotationTakenOver = "ebb/taken-over"     // dead holders that are not cleaned up after yet
-	annotationLast      = "ebb/last-operation" // the operation that gave the cluster back last
+// Labels and annotations of nodes that Ebb reads and writes.
+const (
+	// AnnotationCordonedBy is on a node that an operation has cordoned; its value is
+	// the operation's ID.
+	AnnotationCordonedBy = "ebb/cordoned-by"
+	// AnnotationNodeVersion is the version that an upgrade finished on a node.
+	AnnotationNodeVersion = "ebb/node-version"
+	// LabelManualUpgrade with the value "true" is on a node that is upgraded by hand
+	// and left out of upgrades.
+	LabelManualUpgrade = "ebb/manual-upgrade"
 )
 
 // Record is what the Lease says of a cluster. A cluster without a Lease is
 // Running and has no holder.
 type Record struct {
-	State   State  `json:"state"`
-	Holder  string `json:"holder,omitempty"` // operation ID; empty = free
-	From    State  `json:"from,omitempty"`   // while held: the state it was taken from
-	Target  string `json:"target,omitempty"` // of an upgrade that is running or failed
-	Version string `json:"version,omitempty"`
-	Message string `json:"message,omitempty"` // why the cluster is in this state
-	Engine  string `json:"engine,omitempty"`  // the Temporal cluster and namespace that run the holder
+	State   State           `json:"state"`
+	Holder  string          `json:"holder,omitempty"` // operation ID; empty = free
+	From    State           `json:"from,omitempty"`   // while held: the state it was taken from
+	Target  version.Version `json:"target,omitempty"` // of an upgrade that is running or failed
+	Version version.Version `json:"version,omitempty"`
+	Message string          `json:"message,omitempty"` // why the cluster is in this state
+	Engine  string          `json:"engine,omitempty"`  // the Temporal cluster and namespace that run the holder
+	Run     string          `json:"run,omitempty"`     // Temporal's run ID of the holder; empty = it is not known
 
 	// TakenOver names the dead operations whose place was taken and whose cordons
 	// are not all taken back yet, separated by commas. Cleaned takes them out.
@@ -71,7 +71,7 @@ var transitions = map[State][]State{
 	Recovering: {Running, Alert},
 }
 
-// CheckTransition is an error when a cluster cannot go from one state to the other.
+// CheckTransition returns an error when a cluster cannot go from one state to the other.
 func CheckTransition(from, to State) error {
 	if !slices.Contains(transitions[from], to) {
 		return fmt.Errorf("a cluster cannot go from %s to %s", from, to)
@@ -79,30 +79,30 @@ func CheckTransition(from, to State) error {
 	return nil
 }
 
-// interrupted is the state of a cluster whose holder died in the middle: what a
-// drain leaves is whole, what a scale-down or an upgrade leaves may not be.
-func interrupted(r Record) State {
+// Interrupted returns the state of a cluster whose holder died in the middle: what
+// a drain leaves is whole, what a scale-down or an upgrade leaves may not be.
+func (r Record) Interrupted() State {
 	if r.State == Draining {
 		return r.From
 	}
 	return Alert
 }
 
-// joinNames adds a name to a list of names, once.
-func joinNames(list, name string) string {
+// AddName returns a comma-separated list with a name added, once.
+func AddName(list, name string) string {
 	if list == "" || slices.Contains(Names(list), name) {
 		return cmp.Or(list, name)
 	}
 	return list + "," + name
 }
 
-// withoutNames is a list of names less those of another one.
-func withoutNames(list, less string) string {
+// RemoveNames returns a comma-separated list without the names in another one.
+func RemoveNames(list, less string) string {
 	gone := Names(less)
 	return strings.Join(slices.DeleteFunc(Names(list), func(name string) bool { return slices.Contains(gone, name) }), ",")
 }
 
-// Names are the operations in Record.TakenOver.
+// Names returns the names in a comma-separated list such as Record.TakenOver.
 func Names(list string) []string {
 	if list == "" {
 		return nil

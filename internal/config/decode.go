@@ -10,50 +10,51 @@ import (
 )
 
 const (
-	maxNodes = 200_000 // values in one file, aliases counted each time: a bound on alias bombs
-	maxMerge = 8       // depth of << in <<: a bound on anchors that merge themselves
+	maxValues     = 200_000 // values in one file, aliases counted each time: the bound against alias bombs
+	maxMergeDepth = 8       // depth of << in <<: a bound on anchors that merge themselves
 )
 
-// decoder fills the configuration types from parsed YAML. The library's own
-// decoder stops at the first fault of a kind and knows no paths; this one
-// collects every fault with its path and line.
+// decoder fills the configuration types from parsed YAML. Unlike the library's own
+// decoder, which stops at the first error of a kind and has no paths, it collects
+// every error with its path and line.
 type decoder struct {
 	lookup func(string) (string, bool)
 	lines  map[string]int // path -> line
-	faults []Fault
-	nodes  int
+	errs   []FieldError
+	values int
 }
 
-// decode reads one YAML document. It returns what it could read, the line of each path, and the faults.
-func decode(data []byte, lookup func(string) (string, bool)) (*Config, map[string]int, []Fault) {
+// decode decodes one YAML document. It returns what could be decoded, the line of each
+// path, and the errors.
+func decode(data []byte, lookup func(string) (string, bool)) (*Config, map[string]int, []FieldError) {
 	d := &decoder{lookup: lookup, lines: map[string]int{}}
 	cfg := &Config{}
-	root, fault := parse(data)
-	if fault != nil {
-		return cfg, d.lines, []Fault{*fault}
+	root, fieldErr := parse(data)
+	if fieldErr != nil {
+		return cfg, d.lines, []FieldError{*fieldErr}
 	}
 	if root != nil {
 		d.value(root, reflect.ValueOf(cfg).Elem(), "")
 	}
-	return cfg, d.lines, d.faults
+	return cfg, d.lines, d.errs
 }
 
-func (d *decoder) fault(n *yaml.Node, path, format string, args ...any) {
-	d.faults = append(d.faults, Fault{Path: path, Line: n.Line, Text: fmt.Sprintf(format, args...)})
+func (d *decoder) errorf(n *yaml.Node, path, format string, args ...any) {
+	d.errs = append(d.errs, FieldError{Path: path, Line: n.Line, Message: fmt.Sprintf(format, args...)})
 }
 
-// value decodes one node; a null leaves v as it is, like a key that is not there.
-func (d *decoder) value(at *yaml.Node, v reflect.Value, path string) {
-	if d.nodes++; d.nodes > maxNodes {
-		if d.nodes == maxNodes+1 {
-			d.fault(at, path, "the file holds more than %d values", maxNodes)
+// value decodes one node into v; null leaves v as it is, like a missing key.
+func (d *decoder) value(node *yaml.Node, v reflect.Value, path string) {
+	if d.values++; d.values > maxValues {
+		if d.values == maxValues+1 {
+			d.errorf(node, path, "the file holds more than %d values", maxValues)
 		}
 		return
 	}
 	if _, known := d.lines[path]; !known {
-		d.lines[path] = at.Line
+		d.lines[path] = node.Line
 	}
-	n := at
+	n := node
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
@@ -63,9 +64,9 @@ func (d *decoder) value(at *yaml.Node, v reflect.Value, path string) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		into := reflect.New(v.Type().Elem())
-		before := len(d.faults)
+		before := len(d.errs)
 		d.value(n, into.Elem(), path)
-		if len(d.faults) == before {
+		if len(d.errs) == before {
 			v.Set(into)
 		}
 	case reflect.Struct:
@@ -79,7 +80,7 @@ func (d *decoder) value(at *yaml.Node, v reflect.Value, path string) {
 
 func (d *decoder) sequence(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.SequenceNode {
-		d.fault(n, path, "must be a list")
+		d.errorf(n, path, "must be a list")
 		return
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
@@ -90,29 +91,30 @@ func (d *decoder) sequence(n *yaml.Node, v reflect.Value, path string) {
 
 func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.MappingNode {
-		d.fault(n, path, "must be a block of keys: %s", strings.Join(keys(v.Type()), ", "))
+		d.errorf(n, path, "must be a block of keys: %s", strings.Join(yamlKeys(v.Type()), ", "))
 		return
 	}
 	for _, e := range d.entries(n, path, 0) {
-		where := join(path, e.key.Value)
+		fieldPath := join(path, e.key.Value)
 		field, known := fieldFor(v, e.key.Value)
 		if !known {
-			names := keys(v.Type())
-			if near := suggest(e.key.Value, names); near != "" {
-				d.fault(e.key, join(path, brief(e.key.Value)), "unknown key, did you mean %q?", near)
+			names := yamlKeys(v.Type())
+			if closest := closestName(e.key.Value, names); closest != "" {
+				d.errorf(e.key, join(path, shorten(e.key.Value)), "unknown key, did you mean %q?", closest)
 			} else {
-				d.fault(e.key, join(path, brief(e.key.Value)), "unknown key; known here: %s", strings.Join(names, ", "))
+				d.errorf(e.key, join(path, shorten(e.key.Value)), "unknown key; known here: %s", strings.Join(names, ", "))
 			}
 			continue
 		}
-		d.lines[where] = e.key.Line
-		d.value(e.value, field, where)
+		d.lines[fieldPath] = e.key.Line
+		d.value(e.value, field, fieldPath)
 	}
 }
 
 type entry struct{ key, value *yaml.Node }
 
-// entries are the keys of a mapping, then those of its << merges that it does not have itself.
+// entries returns the keys of a mapping, then those of its << merges that it does not
+// have itself.
 func (d *decoder) entries(n *yaml.Node, path string, depth int) []entry {
 	var own []entry
 	var merges []*yaml.Node
@@ -121,23 +123,24 @@ func (d *decoder) entries(n *yaml.Node, path string, depth int) []entry {
 		key, value := n.Content[i], n.Content[i+1]
 		switch first, twice := line[key.Value]; {
 		case key.Kind != yaml.ScalarNode:
-			d.fault(key, path, "a key must be a plain name")
+			d.errorf(key, path, "a key must be a plain name")
 		case key.Tag == "!!merge":
 			merges = append(merges, value)
 		case twice:
-			d.fault(key, join(path, brief(key.Value)), "appears twice, first on line %d", first)
+			d.errorf(key, join(path, shorten(key.Value)), "appears twice, first on line %d", first)
 		default:
 			line[key.Value] = key.Line
 			own = append(own, entry{key, value})
 		}
 	}
 	for _, merge := range merges {
-		own = append(own, d.merged(merge, path, line, depth)...)
+		own = append(own, d.mergedEntries(merge, path, line, depth)...)
 	}
 	return own
 }
 
-func (d *decoder) merged(n *yaml.Node, path string, have map[string]int, depth int) []entry {
+// mergedEntries returns the keys of a << merge that are not in have, and adds them to it.
+func (d *decoder) mergedEntries(n *yaml.Node, path string, have map[string]int, depth int) []entry {
 	sources := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
 		sources = n.Content
@@ -148,8 +151,8 @@ func (d *decoder) merged(n *yaml.Node, path string, have map[string]int, depth i
 		if source.Kind == yaml.AliasNode {
 			source = source.Alias
 		}
-		if d.nodes++; source.Kind != yaml.MappingNode || depth >= maxMerge || d.nodes > maxNodes {
-			d.fault(at, path, "<< must name an anchor that holds keys and does not merge itself")
+		if d.values++; source.Kind != yaml.MappingNode || depth >= maxMergeDepth || d.values > maxValues {
+			d.errorf(at, path, "<< must name an anchor that holds keys and does not merge itself")
 			return added
 		}
 		for _, e := range d.entries(source, path, depth+1) {
@@ -162,21 +165,22 @@ func (d *decoder) merged(n *yaml.Node, path string, have map[string]int, depth i
 	return added
 }
 
-// scalar decodes a single value. Errors show the text of the file, never what a variable expanded to.
+// scalar decodes a single value. Errors quote the text of the file, never the value of
+// an environment variable.
 func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.ScalarNode {
-		d.fault(n, path, "must be a single value")
+		d.errorf(n, path, "must be a single value")
 		return
 	}
 	text, err := expand(n.Value, d.lookup)
 	if err != nil {
-		d.fault(n, path, "%v", err)
+		d.errorf(n, path, "%v", err)
 		return
 	}
 	if v.Type() == reflect.TypeFor[Duration]() {
 		parsed, err := parseDuration(text)
 		if err != nil {
-			d.fault(n, path, "%v, not %q", err, brief(n.Value))
+			d.errorf(n, path, "%v, not %q", err, shorten(n.Value))
 		}
 		v.SetInt(int64(parsed))
 		return
@@ -191,12 +195,12 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path string) {
 		case "false", "False", "FALSE":
 			v.SetBool(false)
 		default:
-			d.fault(n, path, "must be true or false, not %q", brief(n.Value))
+			d.errorf(n, path, "must be true or false, not %q", shorten(n.Value))
 		}
 	case reflect.Int, reflect.Int64:
 		parsed, err := strconv.ParseInt(text, 10, v.Type().Bits())
 		if err != nil {
-			d.fault(n, path, "must be a whole number, not %q", brief(n.Value))
+			d.errorf(n, path, "must be a whole number, not %q", shorten(n.Value))
 		}
 		v.SetInt(parsed)
 	default:
@@ -204,8 +208,8 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// keys are the YAML keys of a configuration type, in the order of types.go.
-func keys(t reflect.Type) []string {
+// yamlKeys returns the YAML keys of a configuration type, in the order of types.go.
+func yamlKeys(t reflect.Type) []string {
 	names := make([]string, t.NumField())
 	for i := range names {
 		names[i], _, _ = strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
@@ -213,8 +217,9 @@ func keys(t reflect.Type) []string {
 	return names
 }
 
+// fieldFor returns the field of v with a YAML key, and whether there is one.
 func fieldFor(v reflect.Value, key string) (reflect.Value, bool) {
-	for i, name := range keys(v.Type()) {
+	for i, name := range yamlKeys(v.Type()) {
 		if name == key {
 			return v.Field(i), true
 		}
@@ -222,6 +227,7 @@ func fieldFor(v reflect.Value, key string) (reflect.Value, bool) {
 	return reflect.Value{}, false
 }
 
+// join returns the path of a key below another path.
 func join(path, key string) string {
 	if path == "" {
 		return key

@@ -4,68 +4,71 @@ import (
 	"time"
 )
 
-// Defaults that more than one place needs to know.
+// Defaults that are used in more than one place.
 const (
 	DefaultDrainTimeout = Duration(300 * time.Second)
-	defaultState        = "Active"
+	ruleStateActive     = "Active"
 )
 
-func orDefault[T comparable](value *T, fallback T) {
+// setDefault sets a zero value to its default.
+func setDefault[T comparable](value *T, fallback T) {
 	var zero T
 	if *value == zero {
 		*value = fallback
 	}
 }
 
-func orPointer[T any](value **T, fallback T) {
+// setDefaultPtr sets a nil pointer to its default.
+func setDefaultPtr[T any](value **T, fallback T) {
 	if *value == nil {
 		*value = &fallback
 	}
 }
 
-// WithDefaults is the cluster with every default of types.go filled in; pointer
-// fields are not nil afterwards. Load has applied it already.
+// WithDefaults returns the cluster with the defaults that types.go names; its pointer
+// fields are not nil. Load applies it.
 func (c Cluster) WithDefaults() Cluster {
-	orDefault(&c.SSH.User, "root")
-	orDefault(&c.SSH.Port, 22)
-	orDefault(&c.SSH.RunDir, "/var/lib/ebb/runs")
-	orDefault(&c.SSH.ConnectTimeout, Duration(15*time.Second))
-	orDefault(&c.SSH.KeepAlive, Duration(5*time.Second))
+	setDefault(&c.SSH.User, "root")
+	setDefault(&c.SSH.Port, 22)
+	setDefault(&c.SSH.RunDir, "/var/lib/ebb/runs")
+	setDefault(&c.SSH.ConnectTimeout, Duration(15*time.Second))
+	setDefault(&c.SSH.KeepAlive, Duration(5*time.Second))
 
-	orDefault(&c.Addressing.Mode, AddressNode)
+	setDefault(&c.Addressing.Mode, AddressNode)
 	rules := make([]ForwardingRule, len(c.Addressing.Rules))
 	for i, rule := range c.Addressing.Rules {
-		orDefault(&rule.State, defaultState)
+		setDefault(&rule.State, ruleStateActive)
 		rules[i] = rule
 	}
 	if len(rules) > 0 {
 		c.Addressing.Rules = rules
 	}
 
-	orDefault(&c.Infrastructure.Provider, InfraNone)
-	orDefault(&c.Infrastructure.Timeout, Duration(2*time.Minute))
+	setDefault(&c.Infrastructure.Provider, InfraNone)
+	setDefault(&c.Infrastructure.Timeout, Duration(2*time.Minute))
 
 	if c.Drain.Timeout.D() < time.Second {
 		c.Drain.Timeout = DefaultDrainTimeout
 	}
-	orDefault(&c.Drain.RetryInterval, Duration(30*time.Second))
-	orPointer(&c.Drain.GracePeriod, -1)
-	orPointer(&c.Drain.DeleteEmptyDir, true)
-	orDefault(&c.Drain.Parallel, 16)
-	orPointer(&c.Drain.WaitForVolumeDetach, true)
-	orDefault(&c.Drain.VolumeDetachTimeout, Duration(60*time.Second))
+	setDefault(&c.Drain.RetryInterval, Duration(30*time.Second))
+	setDefaultPtr(&c.Drain.GracePeriod, -1)
+	setDefaultPtr(&c.Drain.DeleteEmptyDir, true)
+	setDefault(&c.Drain.Parallel, 16)
+	setDefault(&c.Drain.Jobs, JobsEvict)
+	setDefaultPtr(&c.Drain.WaitForVolumeDetach, true)
+	setDefault(&c.Drain.VolumeDetachTimeout, Duration(60*time.Second))
 
-	orDefault(&c.Scale.Timeout, Duration(time.Hour))
-	orDefault(&c.Scale.Attempts, 3)
-	orDefault(&c.Scale.MaxParallel, 1)
-	orDefault(&c.Scale.MinWorkers, 1)
+	setDefault(&c.Scale.Timeout, Duration(time.Hour))
+	setDefault(&c.Scale.Attempts, 3)
+	setDefault(&c.Scale.MaxParallel, 1)
+	setDefault(&c.Scale.MinWorkers, 1)
 
-	orDefault(&c.Upgrade.Script, ScriptKubeadmApt)
-	orDefault(&c.Upgrade.BundleDir, "/opt/ebb/bundle")
-	orPointer(&c.Upgrade.Retries, 3)
-	orDefault(&c.Upgrade.NodeTimeout, Duration(30*time.Minute))
-	orDefault(&c.Upgrade.ReadyTimeout, Duration(10*time.Minute))
-	orDefault(&c.Upgrade.SteadyInterval, Duration(time.Second))
-	orDefault(&c.Upgrade.MaxUnavailable, "1")
+	setDefault(&c.Upgrade.Script, ScriptKubeadmApt)
+	setDefault(&c.Upgrade.BundleDir, "/opt/ebb/bundle")
+	setDefaultPtr(&c.Upgrade.Retries, 3)
+	setDefault(&c.Upgrade.NodeTimeout, Duration(30*time.Minute))
+	setDefault(&c.Upgrade.ReadyTimeout, Duration(10*time.Minute))
+	setDefault(&c.Upgrade.SteadyInterval, Duration(time.Second))
+	setDefault(&c.Upgrade.MaxUnavailable, "1")
 	return c
 }

@@ -9,10 +9,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// D is the duration as the standard library's type.
+// D returns the duration as a time.Duration.
 func (d Duration) D() time.Duration { return time.Duration(d) }
 
-// String is the shortest spelling that parses back: "5m", not "5m0s".
+// String returns the shortest text that parses to the same duration: "5m", not "5m0s".
 func (d Duration) String() string {
 	s := time.Duration(d).String()
 	if strings.HasSuffix(s, "m0s") {
@@ -42,7 +42,8 @@ func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 
 const durationHelp = "must be a duration such as 300s, 10m or 1h30m"
 
-// parseDuration reads "300s"; its errors do not repeat the text, which may come from the environment.
+// parseDuration parses "300s". Its errors do not quote the text, which may come from an
+// environment variable.
 func parseDuration(text string) (Duration, error) {
 	text = strings.TrimSpace(text)
 	if parsed, err := time.ParseDuration(text); err == nil {

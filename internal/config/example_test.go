@@ -18,7 +18,7 @@ func everyPath(t reflect.Type, at string) []string {
 	switch {
 	case t.Kind() == reflect.Struct:
 		var paths []string
-		for i, key := range keys(t) {
+		for i, key := range yamlKeys(t) {
 			paths = append(paths, everyPath(t.Field(i).Type, join(at, key))...)
 		}
 		if at != "" {
@@ -76,7 +76,7 @@ func TestExampleShowsTheDefaults(t *testing.T) {
 	require.Equal(t, defaults.Infrastructure.Timeout, prod.Infrastructure.Timeout)
 
 	require.Equal(t, "/home/me/.ssh/id_ed25519", staging.SSH.IdentityFile)
-	require.Equal(t, 2, staging.Upgrade.Unavailable(5))
+	require.Equal(t, 2, staging.Upgrade.MaxUnavailableWorkers(5))
 
 	cks := cfg.Clusters[2]
 	require.Equal(t, InfraCloudStack, cks.Infrastructure.Provider)

@@ -8,9 +8,9 @@ import (
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// expand replaces ${NAME} by the variable's value and $$ by a dollar sign. Any
-// other dollar sign stays. It is applied to values after the YAML is parsed, so
-// a variable's content can never add keys.
+// expand returns text with ${NAME} replaced by the variable's value and $$ by a dollar
+// sign; other dollar signs stay. It is applied to values after the YAML is parsed, so
+// that a variable cannot add keys.
 func expand(text string, lookup func(string) (string, bool)) (string, error) {
 	if !strings.Contains(text, "$") {
 		return text, nil
@@ -32,7 +32,7 @@ func expand(text string, lookup func(string) (string, bool)) (string, error) {
 				return "", fmt.Errorf("${ has no closing }; write $$ for a dollar sign")
 			}
 			if !envName.MatchString(name) {
-				return "", fmt.Errorf("${%s} is not the name of an environment variable; write $$ for a dollar sign", brief(name))
+				return "", fmt.Errorf("${%s} is not the name of an environment variable; write $$ for a dollar sign", shorten(name))
 			}
 			value, set := lookup(name)
 			if !set {
@@ -47,14 +47,14 @@ func expand(text string, lookup func(string) (string, bool)) (string, error) {
 	}
 }
 
-// escape is the inverse of expand: what it returns expands to text.
+// escape returns what expands to text.
 func escape(text string) string { return strings.ReplaceAll(text, "$", "$$") }
 
-// brief cuts a value of the file down to what is needed to recognise it in an error.
-func brief(text string) string { return cut(text, 40) }
+// shorten returns at most 40 characters of a value, for an error message.
+func shorten(text string) string { return truncate(text, 40) }
 
-// cut is text with at most so many characters.
-func cut(text string, most int) string {
+// truncate returns at most that many characters of text, with an ellipsis when it is cut.
+func truncate(text string, most int) string {
 	if r := []rune(text); len(r) > most {
 		return string(r[:most]) + "…"
 	}

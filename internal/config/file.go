@@ -18,9 +18,9 @@ import (
 // maxSize bounds the file, in bytes: thousands of clusters fit.
 const maxSize = 1 << 20
 
-// Load reads a configuration: strict, environment expanded, paths resolved,
-// defaults applied, validated. Its error is an *Error that lists all faults, or
-// says that there is no such file.
+// Load returns the configuration in a file: decoded strictly, with environment
+// variables expanded, paths resolved, defaults applied, and validated. The error is a
+// *ValidationError with everything that is wrong, or about reading the file.
 func Load(path string) (*Config, error) {
 	data, err := read(path)
 	if err != nil {
@@ -32,7 +32,7 @@ func Load(path string) (*Config, error) {
 func read(path string) ([]byte, error) {
 	file, err := os.Open(path) // #nosec G304 -- the operator's own path
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, missing(path, fs.ErrNotExist)
+		return nil, notFoundError(path, fs.ErrNotExist)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open configuration: %w", err)
@@ -53,27 +53,27 @@ func load(path string, data []byte) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the directory of %s: %w", path, err)
 	}
-	cfg, lines, faults := decode(data, os.LookupEnv)
-	if len(lines) == 0 && len(faults) > 0 { // no tree to look at
-		return nil, faultsError(path, faults)
+	cfg, lines, errs := decode(data, os.LookupEnv)
+	if len(lines) == 0 && len(errs) > 0 { // not YAML
+		return nil, asError(path, errs)
 	}
-	unread := map[string]bool{} // a value that could not be read is not judged as well
-	for _, f := range faults {
-		unread[f.Path] = true
+	undecoded := map[string]bool{} // values with an error already, which are not validated
+	for _, f := range errs {
+		undecoded[f.Path] = true
 	}
-	var found []Fault
+	var found []FieldError
 	for i := range cfg.Clusters {
 		found = append(found, resolvePaths(&cfg.Clusters[i], fmt.Sprintf("clusters[%d]", i), dir)...)
 	}
 	found = append(found, resolveGatewayPaths(&cfg.Gateway, dir)...)
-	found = append(found, cfg.check()...)
+	found = append(found, cfg.validate()...)
 	for _, f := range found {
-		if !unread[f.Path] {
+		if !undecoded[f.Path] {
 			f.Line = lineOf(lines, f.Path)
-			faults = append(faults, f)
+			errs = append(errs, f)
 		}
 	}
-	if err := faultsError(path, faults); err != nil {
+	if err := asError(path, errs); err != nil {
 		return nil, err
 	}
 	for i, cluster := range cfg.Clusters {
@@ -83,7 +83,7 @@ func load(path string, data []byte) (*Config, error) {
 	return cfg, nil
 }
 
-// lineOf is the line of a path, or of the nearest thing around it that is in the file.
+// lineOf returns the line of a path or, when it is not in the file, of its closest parent.
 func lineOf(lines map[string]int, path string) int {
 	for path != "" {
 		if line, ok := lines[path]; ok {
@@ -94,31 +94,39 @@ func lineOf(lines map[string]int, path string) int {
 	return lines[""]
 }
 
-// Cluster is the cluster of that name; the error names those that there are.
+// ClusterNames returns the names of all clusters, in the order of the file.
+func (c *Config) ClusterNames() []string {
+	names := make([]string, len(c.Clusters))
+	for i, cluster := range c.Clusters {
+		names[i] = cluster.Name
+	}
+	return names
+}
+
+// Cluster returns the cluster with a name; the error lists the names that exist.
 func (c *Config) Cluster(name string) (Cluster, error) {
-	known := make([]string, 0, len(c.Clusters))
 	for _, cluster := range c.Clusters {
 		if cluster.Name == name {
 			return cluster, nil
 		}
-		known = append(known, cluster.Name)
 	}
+	known := c.ClusterNames()
 	slices.Sort(known)
-	return Cluster{}, fmt.Errorf("no cluster %q in the configuration, only %s%s", brief(name), strings.Join(known, ", "), hint(name, known))
+	return Cluster{}, fmt.Errorf("no cluster %q in the configuration, only %s%s", shorten(name), strings.Join(known, ", "), didYouMean(name, known))
 }
 
-// File is a configuration file that is read again when it changes.
+// File is a configuration file that is loaded again when it changes.
 type File struct {
 	path string
 
-	mu     sync.Mutex
-	log    *zap.Logger
-	data   []byte  // the version last looked at, good or not
-	config *Config // the last good version
-	fault  error   // why the version last looked at is not in use
+	mu      sync.Mutex
+	log     *zap.Logger
+	data    []byte  // content that was loaded last, valid or not
+	config  *Config // last valid configuration
+	loadErr error   // why the content that was loaded last is not in use
 }
 
-// Open reads the configuration for the first time; it must be good.
+// Open loads the configuration for the first time; it has to be valid.
 func Open(path string) (*File, error) {
 	data, err := read(path)
 	if err != nil {
@@ -131,7 +139,7 @@ func Open(path string) (*File, error) {
 	return &File{path: path, log: zap.NewNop(), data: data, config: cfg}, nil
 }
 
-// WithLogger sets where a change of the file is logged, good or broken, once each. It returns f.
+// WithLogger sets the logger for changes of the file, valid or not, and returns f.
 func (f *File) WithLogger(log *zap.Logger) *File {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -139,39 +147,39 @@ func (f *File) WithLogger(log *zap.Logger) *File {
 	return f
 }
 
-// Path is the file's path, as it was given to Open.
+// Path returns the path that was given to Open.
 func (f *File) Path() string { return f.path }
 
-// Current is the configuration as the file is now. When the file has become
-// unreadable or wrong, the last good configuration stays in use and Fault says
-// why. The result is shared: it must not be changed. The error is for a File
-// that did not come from Open.
+// Current returns the configuration in the file now. When the file cannot be read or is
+// not valid any more, it returns the last valid configuration, and LoadError returns
+// why. The result is shared and must not be changed. The error is for a File that did
+// not come from Open.
 func (f *File) Current() (*Config, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.config == nil {
 		return nil, errors.New("configuration was never opened")
 	}
-	f.refresh()
+	f.reload()
 	return f.config, nil
 }
 
-// Fault is why the file as it is now is not in use; nil when it is.
-func (f *File) Fault() error {
+// LoadError returns why the file's content is not in use now; nil when it is.
+func (f *File) LoadError() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.config != nil {
-		f.refresh()
+		f.reload()
 	}
-	return f.fault
+	return f.loadErr
 }
 
-// refresh compares contents, not times: two writes within one tick of the file
-// system's clock are told apart, and the file is a few kilobytes.
-func (f *File) refresh() {
+// reload loads the file if it has changed. It compares contents, not modification
+// times, which can be equal for two writes; the file has a few kilobytes.
+func (f *File) reload() {
 	data, err := read(f.path)
 	if err != nil {
-		f.keep(err)
+		f.keepLastGood(err)
 		f.data = nil
 		return
 	}
@@ -181,18 +189,18 @@ func (f *File) refresh() {
 	f.data = data
 	cfg, err := load(f.path, data)
 	if err != nil {
-		f.fault = nil // another version: its faults are news even if they are the same
-		f.keep(err)
+		f.loadErr = nil // another content: its errors are logged even if they are the same
+		f.keepLastGood(err)
 		return
 	}
-	f.config, f.fault = cfg, nil
+	f.config, f.loadErr = cfg, nil
 	f.log.Info("configuration read again", zap.String("file", f.path), zap.Int("clusters", len(cfg.Clusters)))
 }
 
-// keep stays with the last good configuration and logs why, once.
-func (f *File) keep(err error) {
-	if f.fault == nil || f.fault.Error() != err.Error() {
+// keepLastGood records why the file is not in use, and logs it once.
+func (f *File) keepLastGood(err error) {
+	if f.loadErr == nil || f.loadErr.Error() != err.Error() {
 		f.log.Error("configuration is broken, the last good one stays in use", zap.String("file", f.path), zap.Error(err))
 	}
-	f.fault = err
+	f.loadErr = err
 }

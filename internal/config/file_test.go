@@ -54,7 +54,7 @@ func TestFileFollowsChanges(t *testing.T) {
 		require.Equal(t, 20*time.Second, drainTimeout(t, f), "the last good one")
 	}
 	require.Equal(t, 1, broken(), "once per change")
-	require.ErrorContains(t, f.Fault(), "a duration needs a unit")
+	require.ErrorContains(t, f.LoadError(), "a duration needs a unit")
 
 	set(path, "31")
 	require.Equal(t, 20*time.Second, drainTimeout(t, f))
@@ -65,10 +65,10 @@ func TestFileFollowsChanges(t *testing.T) {
 		require.Equal(t, 20*time.Second, drainTimeout(t, f))
 	}
 	require.Equal(t, 3, broken())
-	require.ErrorIs(t, f.Fault(), os.ErrNotExist)
+	require.ErrorIs(t, f.LoadError(), os.ErrNotExist)
 
 	set(path, "40s")
-	require.NoError(t, f.Fault())
+	require.NoError(t, f.LoadError())
 	require.Equal(t, 40*time.Second, drainTimeout(t, f))
 }
 
@@ -105,7 +105,7 @@ func TestFileForMany(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(minimal("    drain: {parallel: 2}\n")), 0o600))
 	}
 	readers.Wait()
-	require.NoError(t, f.Fault())
+	require.NoError(t, f.LoadError())
 }
 
 func TestOpenNeedsAGoodFile(t *testing.T) {

@@ -22,21 +22,21 @@ type Gateway struct {
 	Endpoints   Endpoints `yaml:"endpoints,omitempty"`
 }
 
-// Endpoints says where Envoy and gRPC clients ask for the endpoints of services (xDS).
-// They need a token, as everybody, or a certificate.
+// Endpoints are the settings of the xDS server that tells Envoy and gRPC clients the
+// endpoints of services. Clients need a token or a client certificate.
 type Endpoints struct {
 	Listen       string           `yaml:"listen,omitempty"`       // default none: they are not served; another host than this one needs TLS
 	ClientCAFile string           `yaml:"clientCAFile,omitempty"` // PEM; a client may show a certificate that it has signed, in place of a token
 	Clients      []EndpointClient `yaml:"clients,omitempty"`
 }
 
-// EndpointClient says what a client that shows a certificate may ask for.
+// EndpointClient is what an xDS client with a client certificate may ask for.
 type EndpointClient struct {
 	CommonName string   `yaml:"commonName"` // of the certificate's subject
 	Clusters   []string `yaml:"clusters"`   // names, or "*" for all
 }
 
-// TLS says with what the gateway proves who it is.
+// TLS is the gateway's server certificate.
 type TLS struct {
 	CertificateFile string `yaml:"certificateFile,omitempty"` // PEM, with the certificates in between
 	KeyFile         string `yaml:"keyFile,omitempty"`         // PEM
@@ -64,113 +64,114 @@ type RateLimit struct {
 	Burst     int `yaml:"burst,omitempty"`     // default 300 of them at once
 }
 
-// DefaultListen is where the gateway listens, and its clients look for it.
+// DefaultListen is the address at which the gateway listens by default.
 const DefaultListen = "127.0.0.1:8470"
 
-// minGrace leaves a request some time, and the process some to end.
-const minGrace = Duration(3 * time.Second)
+// minGracePeriod is the least time in which a request can end, and then the process.
+const minGracePeriod = Duration(3 * time.Second)
 
-// WithDefaults is the section with every default filled in. Load has applied it already.
+// WithDefaults returns the section with every default filled in. Load applies it.
 func (g Gateway) WithDefaults() Gateway {
-	orDefault(&g.Listen, DefaultListen)
-	orDefault(&g.OIDC.UsernameClaim, "sub")
-	orDefault(&g.GracePeriod, Duration(time.Minute))
-	orDefault(&g.RateLimit.PerSecond, 50)
-	orDefault(&g.RateLimit.Burst, 300)
-	orDefault(&g.MaxStreams, 1000)
+	setDefault(&g.Listen, DefaultListen)
+	setDefault(&g.OIDC.UsernameClaim, "sub")
+	setDefault(&g.GracePeriod, Duration(time.Minute))
+	setDefault(&g.RateLimit.PerSecond, 50)
+	setDefault(&g.RateLimit.Burst, 300)
+	setDefault(&g.MaxStreams, 1000)
 	return g
 }
 
-// given reports whether the file has the section, with anything in it.
-func (g Gateway) given() bool { return !reflect.DeepEqual(g, Gateway{}) }
+// isSet reports whether the file has the section, with anything in it.
+func (g Gateway) isSet() bool { return !reflect.DeepEqual(g, Gateway{}) }
 
-func (g *Gateway) check(k checker) {
+func (g *Gateway) validate(v validator) {
 	if g.Listen != "" {
 		if _, port, err := net.SplitHostPort(g.Listen); err != nil || port == "" {
-			k.fault("listen", "must be host:port, such as 127.0.0.1:8470 or :8470")
+			v.errorf("listen", "must be host:port, such as 127.0.0.1:8470 or :8470")
 		}
 	}
-	tls := k.under("tls")
+	tls := v.child("tls")
 	if (g.TLS.CertificateFile == "") != (g.TLS.KeyFile == "") {
-		tls.fault("", "needs certificateFile and keyFile, both")
+		tls.errorf("", "needs certificateFile and keyFile, both")
 	}
-	g.OIDC.check(k.under("oidc"))
-	if g.GracePeriod != 0 && g.GracePeriod < minGrace {
-		k.fault("gracePeriod", "must be %s or more, not %s", minGrace, g.GracePeriod)
+	g.OIDC.validate(v.child("oidc"))
+	if g.GracePeriod != 0 && g.GracePeriod < minGracePeriod {
+		v.errorf("gracePeriod", "must be %s or more, not %s", minGracePeriod, g.GracePeriod)
 	}
-	limit := k.under("rateLimit")
+	limit := v.child("rateLimit")
 	limit.atLeast("perSecond", int64(g.RateLimit.PerSecond), 1)
 	limit.atLeast("burst", int64(g.RateLimit.Burst), 1)
-	k.atLeast("maxStreams", int64(g.MaxStreams), 1)
-	g.Endpoints.check(k.under("endpoints"), g.TLS)
+	v.atLeast("maxStreams", int64(g.MaxStreams), 1)
+	g.Endpoints.validate(v.child("endpoints"), g.TLS)
 }
 
-func (e *Endpoints) check(k checker, tls TLS) {
+func (e *Endpoints) validate(v validator, tls TLS) {
 	if e.Listen == "" {
 		if e.ClientCAFile != "" || len(e.Clients) > 0 {
-			k.fault("listen", "is required: host:port, such as 127.0.0.1:8471 or :8471")
+			v.errorf("listen", "is required: host:port, such as 127.0.0.1:8471 or :8471")
 		}
 		return
 	}
 	if _, port, err := net.SplitHostPort(e.Listen); err != nil || port == "" {
-		k.fault("listen", "must be host:port, such as 127.0.0.1:8471 or :8471")
+		v.errorf("listen", "must be host:port, such as 127.0.0.1:8471 or :8471")
 	}
 	if e.ClientCAFile != "" && tls.CertificateFile == "" {
-		k.fault("clientCAFile", "needs gateway.tls: clients show no certificate to a server that has none")
+		v.errorf("clientCAFile", "needs gateway.tls: clients show no certificate to a server that has none")
 	}
 	switch {
 	case e.ClientCAFile != "" && len(e.Clients) == 0:
-		k.fault("clients", "at least one is required with clientCAFile: without it no certificate may ask for anything")
+		v.errorf("clients", "at least one is required with clientCAFile: without it no certificate may ask for anything")
 	case e.ClientCAFile == "" && len(e.Clients) > 0:
-		k.fault("clientCAFile", "is required with clients: who has signed their certificates")
+		v.errorf("clientCAFile", "is required with clients: who has signed their certificates")
 	}
 	for i, c := range e.Clients {
-		item := k.item("clients", i)
+		item := v.index("clients", i)
 		item.required("commonName", c.CommonName, "of the certificate's subject")
 		if len(c.Clusters) == 0 || slices.Contains(c.Clusters, "") {
-			item.fault("clusters", `must name clusters, or be ["*"] for all`)
+			item.errorf("clusters", `must name clusters, or be ["*"] for all`)
 		}
 	}
 }
 
-func (o *OIDC) check(k checker) {
+func (o *OIDC) validate(v validator) {
 	if o.Issuer == "" {
 		if o.Audience != "" || len(o.Bindings) > 0 {
-			k.fault("issuer", "is required: the URL that the tokens have in iss")
+			v.errorf("issuer", "is required: the URL that the tokens have in iss")
 		}
 		return
 	}
-	if err := checkIssuer(o.Issuer); err != nil {
-		k.fault("issuer", "%v", err)
+	if err := validateIssuer(o.Issuer); err != nil {
+		v.errorf("issuer", "%v", err)
 	}
-	k.required("audience", o.Audience, "what the tokens have in aud, so that one for somebody else is worth nothing here")
+	v.required("audience", o.Audience, "what the tokens have in aud, so that one for somebody else is worth nothing here")
 	if len(o.Bindings) == 0 {
-		k.fault("bindings", "at least one is required: without it no token may do anything")
+		v.errorf("bindings", "at least one is required: without it no token may do anything")
 	}
 	for i, b := range o.Bindings {
-		b.check(k.item("bindings", i))
+		b.validate(v.index("bindings", i))
 	}
 }
 
-func (b *OIDCBinding) check(k checker) {
-	k.required("claim", b.Claim, "the claim to look at, such as groups")
-	k.required("value", b.Value, "what has to be in the claim")
-	k.required("role", b.Role, "viewer, operator or admin")
-	k.oneOf("role", b.Role, "viewer", "operator", "admin")
+func (b *OIDCBinding) validate(v validator) {
+	v.required("claim", b.Claim, "the claim to look at, such as groups")
+	v.required("value", b.Value, "what has to be in the claim")
+	v.required("role", b.Role, "viewer, operator or admin")
+	v.oneOf("role", b.Role, "viewer", "operator", "admin")
 	if len(b.Clusters) == 0 || slices.Contains(b.Clusters, "") {
-		k.fault("clusters", `must name clusters, or be ["*"] for all`)
+		v.errorf("clusters", `must name clusters, or be ["*"] for all`)
 	}
 }
 
-// checkIssuer accepts an https URL; http only where nobody is in between.
-func checkIssuer(issuer string) error {
+// validateIssuer returns an error unless the issuer is an https URL, or an http URL of
+// this machine.
+func validateIssuer(issuer string) error {
 	u, err := url.Parse(issuer)
 	switch {
 	case err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "":
 		return fmt.Errorf("must be a URL such as https://login.example.com")
 	case u.Scheme == "https":
 		return nil
-	case u.Scheme == "http" && Loopback(u.Hostname()):
+	case u.Scheme == "http" && IsLoopback(u.Hostname()):
 		return nil
 	}
 	return fmt.Errorf("must be https; http only to this machine itself")

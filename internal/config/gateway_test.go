@@ -41,10 +41,10 @@ gateway:
     listen: localhost
     clientCAFile: /ca.pem
 `)))
-	var fault *Error
+	var fault *ValidationError
 	require.ErrorAs(t, err, &fault)
 	var texts []string
-	for _, f := range fault.Faults {
+	for _, f := range fault.Errors {
 		texts = append(texts, f.String())
 	}
 	require.Equal(t, []string{
@@ -93,6 +93,6 @@ func TestLoopback(t *testing.T) {
 		"localhost": true, "127.0.0.1": true, "127.9.9.9": true, "::1": true,
 		"": false, "0.0.0.0": false, "::": false, "10.0.0.1": false, "localhost.example.com": false,
 	} {
-		require.Equal(t, want, Loopback(host), host)
+		require.Equal(t, want, IsLoopback(host), host)
 	}
 }

@@ -73,7 +73,7 @@ func TestCheckEndpoint(t *testing.T) {
 		"https://cloud.example.com/client/api", "https://cloud.example.com:8443/client/api", "HTTPS://cloud", "https://[2001:db8::1]/client/api",
 		"http://localhost:8080/client/api", "http://127.0.0.1/client/api", "http://127.9.9.9:1/", "http://[::1]:8080/client/api",
 	} {
-		require.NoError(t, CheckEndpoint(good), good)
+		require.NoError(t, ValidateEndpoint(good), good)
 	}
 	const password = "hunter2"
 	for bad, want := range map[string]string{
@@ -89,7 +89,7 @@ func TestCheckEndpoint(t *testing.T) {
 		"ftp://127.0.0.1/client/api":                "must begin with https://",
 		"unix://127.0.0.1/client/api?x=" + password: "must end with the path of the API",
 	} {
-		err := CheckEndpoint(bad)
+		err := ValidateEndpoint(bad)
 		require.ErrorContains(t, err, want, bad)
 		require.NotContains(t, err.Error(), password)
 	}

@@ -18,7 +18,7 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-// minimal is a good configuration of one cluster, with more keys appended to it.
+// minimal returns a good configuration of one cluster, with more keys appended to it.
 func minimal(more string) string {
 	return "clusters:\n  - name: prod\n    kubeconfig: /etc/ebb/prod.kubeconfig\n" + more
 }
@@ -38,7 +38,7 @@ func TestLoadFillsDefaults(t *testing.T) {
 		Infrastructure: Infrastructure{Provider: "none", Timeout: Duration(2 * time.Minute)},
 		Drain: Drain{
 			Timeout: Duration(300 * time.Second), RetryInterval: Duration(30 * time.Second),
-			GracePeriod: &grace, DeleteEmptyDir: &yes, Parallel: 16,
+			GracePeriod: &grace, DeleteEmptyDir: &yes, Parallel: 16, Jobs: JobsEvict,
 			WaitForVolumeDetach: &yes, VolumeDetachTimeout: Duration(60 * time.Second),
 		},
 		Scale: Scale{Timeout: Duration(time.Hour), Attempts: 3, MaxParallel: 1, MinWorkers: 1},
@@ -163,7 +163,7 @@ func TestLoadFaults(t *testing.T) {
 			`line 4: clusters[0].ssh.port: must be a whole number, not "many"`,
 			`line 4: clusters[0].ssh.agent: must be true or false, not "yes"`,
 			"line 5: clusters[0].drain: must be a block of keys: timeout, retryInterval, gracePeriod, force, deleteEmptyDir, " +
-				"skipWaitForDeleteTimeout, parallel, waitForVolumeDetach, volumeDetachTimeout",
+				"skipWaitForDeleteTimeout, parallel, jobs, waitForVolumeDetach, volumeDetachTimeout",
 			"line 7: clusters[0].upgrade.kubeadmFlags: must be a list",
 			"line 8: clusters[0].upgrade.script: must be a single value"}},
 		{"duration without a unit", minimal("    drain: {timeout: 300, retryInterval: soon}\n"), []string{
@@ -203,10 +203,10 @@ func TestLoadFaults(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			path := write(t, tt.text)
 			_, err := Load(path)
-			var fault *Error
+			var fault *ValidationError
 			require.ErrorAs(t, err, &fault)
-			got := make([]string, len(fault.Faults))
-			for i, f := range fault.Faults {
+			got := make([]string, len(fault.Errors))
+			for i, f := range fault.Errors {
 				got[i] = f.String()
 			}
 			require.ElementsMatch(t, tt.want, got)
@@ -217,9 +217,9 @@ func TestLoadFaults(t *testing.T) {
 }
 
 func TestErrorText(t *testing.T) {
-	one := &Error{File: "ebb.yaml", Faults: []Fault{{Path: "clusters", Line: 3, Text: "wrong"}}}
+	one := &ValidationError{File: "ebb.yaml", Errors: []FieldError{{Path: "clusters", Line: 3, Message: "wrong"}}}
 	require.EqualError(t, one, "ebb.yaml: line 3: clusters: wrong")
-	two := &Error{Faults: []Fault{{Text: "wrong"}, {Path: "clusters[0].name", Text: "missing"}}}
+	two := &ValidationError{Errors: []FieldError{{Message: "wrong"}, {Path: "clusters[0].name", Message: "missing"}}}
 	require.EqualError(t, two, "configuration: 2 faults\n  wrong\n  clusters[0].name: missing")
 }
 
@@ -323,11 +323,11 @@ func FuzzLoad(f *testing.F) {
 			require.Equal(t, cfg, again)
 			return
 		}
-		var fault *Error
+		var fault *ValidationError
 		require.ErrorAs(t, err, &fault)
-		for _, one := range fault.Faults {
-			require.NotEmpty(t, one.Text)
-			require.True(t, one.Line > 0 || one.Path != "" || strings.HasPrefix(one.Text, "not valid YAML"), "%+v", one)
+		for _, one := range fault.Errors {
+			require.NotEmpty(t, one.Message)
+			require.True(t, one.Line > 0 || one.Path != "" || strings.HasPrefix(one.Message, "not valid YAML"), "%+v", one)
 			require.Less(t, len(one.String()), 1000)
 		}
 	})

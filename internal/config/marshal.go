@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Marshal writes a configuration that Load reads back as the same one, dollar signs escaped.
+// Marshal returns YAML that Load reads as the same configuration, dollar signs escaped.
 func Marshal(c *Config) ([]byte, error) {
 	var root yaml.Node
 	if err := root.Encode(c); err != nil {

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// fileName is the configuration's name wherever it is looked for.
+// fileName is the name of the configuration file in each directory that is searched.
 const fileName = "ebb.yaml"
 
-// Path is where the configuration is: the flag, else EBB_CONFIG, else ./ebb.yaml
-// if there is one, else $XDG_CONFIG_HOME/ebb/ebb.yaml (~/.config/ebb/ebb.yaml).
+// Path returns the path of the configuration: the flag, else EBB_CONFIG, else
+// ./ebb.yaml if it exists, else $XDG_CONFIG_HOME/ebb/ebb.yaml (~/.config/ebb/ebb.yaml).
 func Path(flag string) string {
 	if flag != "" {
 		return flag
@@ -22,14 +22,14 @@ func Path(flag string) string {
 	if _, err := os.Stat(fileName); err == nil {
 		return fileName
 	}
-	if user := userPath(); user != "" {
+	if user := userConfigPath(); user != "" {
 		return user
 	}
 	return fileName
 }
 
-// userPath is the user's own configuration file, or "" for a process without a home.
-func userPath() string {
+// userConfigPath returns the user's configuration file, or "" without a home directory.
+func userConfigPath() string {
 	if dir := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) { // a relative one is to be ignored
 		return filepath.Join(dir, "ebb", fileName)
 	}
@@ -40,25 +40,25 @@ func userPath() string {
 	return filepath.Join(home, ".config", "ebb", fileName)
 }
 
-// missing is the error for a file that is not there; it says where Path has looked.
-func missing(path string, cause error) error {
+// notFoundError returns the error for a missing file, with the places that Path searches.
+func notFoundError(path string, cause error) error {
 	const advice = "name one with --config or EBB_CONFIG"
-	if path == userPath() && os.Getenv("EBB_CONFIG") == "" {
+	if path == userConfigPath() && os.Getenv("EBB_CONFIG") == "" {
 		return fmt.Errorf("no configuration: looked for ./%s and %s; %s: %w", fileName, path, advice, cause)
 	}
 	return fmt.Errorf("no configuration at %s; %s: %w", path, advice, cause)
 }
 
-// resolver makes paths absolute and collects what is wrong with them.
-type resolver struct {
-	at, dir string
-	faults  []Fault
+// pathResolver makes paths absolute and collects the errors.
+type pathResolver struct {
+	path, dir string
+	errs      []FieldError
 }
 
-func (r *resolver) resolve(key string, value *string) {
+func (r *pathResolver) resolve(key string, value *string) {
 	resolved, err := resolvePath(*value, r.dir)
 	if err != nil {
-		r.faults = append(r.faults, Fault{Path: join(r.at, key), Text: err.Error()})
+		r.errs = append(r.errs, FieldError{Path: join(r.path, key), Message: err.Error()})
 		return
 	}
 	*value = resolved
@@ -67,8 +67,8 @@ func (r *resolver) resolve(key string, value *string) {
 // resolvePaths makes the paths that the worker opens absolute: ~ is the home
 // directory, relative is relative to the file's directory. Paths on the nodes
 // (runDir, bundleDir) stay.
-func resolvePaths(c *Cluster, at, dir string) []Fault {
-	r := &resolver{at: at, dir: dir}
+func resolvePaths(c *Cluster, at, dir string) []FieldError {
+	r := &pathResolver{path: at, dir: dir}
 	r.resolve("kubeconfig", &c.Kubeconfig)
 	r.resolve("ssh.identityFile", &c.SSH.IdentityFile)
 	r.resolve("ssh.certificateFile", &c.SSH.CertificateFile)
@@ -82,20 +82,21 @@ func resolvePaths(c *Cluster, at, dir string) []Fault {
 	if command := c.Infrastructure.Command; len(command) > 0 && isPath(command[0]) {
 		r.resolve("infrastructure.command[0]", &command[0])
 	}
-	return r.faults
+	return r.errs
 }
 
-// resolveGatewayPaths does the same for the gateway's.
-func resolveGatewayPaths(g *Gateway, dir string) []Fault {
-	r := &resolver{at: "gateway", dir: dir}
+// resolveGatewayPaths does the same for the paths of the gateway.
+func resolveGatewayPaths(g *Gateway, dir string) []FieldError {
+	r := &pathResolver{path: "gateway", dir: dir}
 	r.resolve("tokensFile", &g.TokensFile)
 	r.resolve("endpoints.clientCAFile", &g.Endpoints.ClientCAFile)
 	r.resolve("tls.certificateFile", &g.TLS.CertificateFile)
 	r.resolve("tls.keyFile", &g.TLS.KeyFile)
-	return r.faults
+	return r.errs
 }
 
-// isPath tells a path from the name of a shipped script or of a program in $PATH.
+// isPath reports whether name is a path, and not the name of a shipped script or of a
+// program in $PATH.
 func isPath(name string) bool { return strings.ContainsRune(name, '/') || strings.HasPrefix(name, "~") }
 
 func resolvePath(path, dir string) (string, error) {

@@ -2,19 +2,20 @@ package config
 
 import "strings"
 
-// suggest is the name that a mistyped word was most likely meant to be, or "".
-func suggest(word string, names []string) string {
+// closestName returns the name that a mistyped word was most likely meant to be, or "".
+func closestName(word string, names []string) string {
 	best, bestDistance := "", max(1, len(word)/3)+1
 	for _, name := range names {
-		if d := distance(strings.ToLower(word), strings.ToLower(name)); d < bestDistance {
+		if d := editDistance(strings.ToLower(word), strings.ToLower(name)); d < bestDistance {
 			best, bestDistance = name, d
 		}
 	}
 	return best
 }
 
-// distance is the edit distance of two words, a swap of neighbours counting once.
-func distance(a, b string) int {
+// editDistance returns the edit distance of two words; a swap of neighbours counts as 1
+// (optimal string alignment).
+func editDistance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 { // no key is that long: nothing is near
 		return max(len(a), len(b))
 	}

@@ -96,9 +96,16 @@ type Drain struct {
 	DeleteEmptyDir           *bool    `yaml:"deleteEmptyDir,omitempty"`           // default true
 	SkipWaitForDeleteTimeout Duration `yaml:"skipWaitForDeleteTimeout,omitempty"` // default 0 = always wait
 	Parallel                 int      `yaml:"parallel,omitempty"`                 // evictions in flight, default 16
+	Jobs                     string   `yaml:"jobs,omitempty"`                     // evict (default), or wait until the pods of Jobs complete
 	WaitForVolumeDetach      *bool    `yaml:"waitForVolumeDetach,omitempty"`      // default true
 	VolumeDetachTimeout      Duration `yaml:"volumeDetachTimeout,omitempty"`      // default 60s
 }
+
+// What a drain does with the pods of Jobs.
+const (
+	JobsEvict = "evict"
+	JobsWait  = "wait"
+)
 
 // Scale are the settings of a scale-down.
 type Scale struct {

@@ -9,17 +9,17 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// faultsOf are the faults of a cluster that is good apart from what change does to it.
+// faultsOf returns the faults of a cluster that is good apart from what change does to it.
 func faultsOf(change func(*Cluster)) []string {
 	c := Cluster{Name: "prod", Kubeconfig: "/k"}
 	change(&c)
 	err := (&Config{Clusters: []Cluster{c}}).Validate()
-	var fault *Error
+	var fault *ValidationError
 	if !errors.As(err, &fault) {
 		return nil
 	}
 	var texts []string
-	for _, f := range fault.Faults {
+	for _, f := range fault.Errors {
 		texts = append(texts, f.String())
 	}
 	return texts
@@ -77,10 +77,10 @@ func TestValidateNamesOnce(t *testing.T) {
 
 func TestCheckJump(t *testing.T) {
 	for _, good := range []string{"h", "h:22", "me@h", "me@h:2222", "::1", "[::1]", "[::1]:22", "me@[fe80::1]:22", "10.0.0.1"} {
-		require.NoError(t, checkJump(good), good)
+		require.NoError(t, validateJump(good), good)
 	}
 	for _, bad := range []string{"@h", "h:0", "h:99999", "h:ssh", "me@", ":22", "a b", "a@b@c", "ssh://h", "h:1:2", "[]:22"} {
-		require.ErrorContains(t, checkJump(bad), "must be [user@]host[:port]: ", bad)
+		require.ErrorContains(t, validateJump(bad), "must be [user@]host[:port]: ", bad)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestUnavailable(t *testing.T) {
 		{"1%", 1, 1}, {"100%", 7, 7}, {"50%", 0, 1}, {"34%", 3, 2}, {"", 10, 1}, {"0%", 10, 1}, {"x", 10, 1},
 	}
 	for _, tt := range tests {
-		require.Equal(t, tt.want, Upgrade{MaxUnavailable: tt.setting}.Unavailable(tt.workers), "%s of %d", tt.setting, tt.workers)
+		require.Equal(t, tt.want, Upgrade{MaxUnavailable: tt.setting}.MaxUnavailableWorkers(tt.workers), "%s of %d", tt.setting, tt.workers)
 	}
 }
 
@@ -146,6 +146,6 @@ func TestSuggest(t *testing.T) {
 	for word, want := range map[string]string{
 		"timeuot": "timeout", "Timeout": "timeout", "atempts": "attempts", "max_parallel": "maxParallel", "prot": "port", "zebra": "", "": "",
 	} {
-		require.Equal(t, want, suggest(word, names), word)
+		require.Equal(t, want, closestName(word, names), word)
 	}
 }

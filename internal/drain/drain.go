@@ -1,10 +1,11 @@
-// Package drain empties a node: it evicts the pods that kubectl drain would
-// move, as fast as their budgets allow, and says why when it has to wait.
+// Package drain empties a node: it evicts the pods that kubectl drain would evict, as
+// fast as their budgets allow, and reports why when it has to wait.
 //
-// Run is one attempt. It reacts to the cluster's shared watches and does not
-// poll: an eviction that a budget forbids is sent when the watch shows that the
-// budget allows it. The node itself is left as it is; to cordon it before and to
-// uncordon it afterwards is the caller's part.
+// Run is one attempt. It reacts to the cluster's shared watch and does not poll: an
+// eviction that a budget does not allow is requested when the watch shows that it does.
+// Run only sends requests, receives what happens, and reports; what to do next is decided
+// by next, a pure function of a snapshot and the time. The node itself is not changed:
+// the caller cordons it before, and uncordons it afterwards.
 package drain
 
 import (
@@ -14,6 +15,7 @@ import (
 
 	"ebb/internal/cluster"
 	"ebb/internal/config"
+	"ebb/internal/operation"
 )
 
 // Settings of one attempt, resolved from the drain section of ebb.yaml.
@@ -22,7 +24,8 @@ type Settings struct {
 	Force               bool          `json:"force,omitempty"`             // also pods that no controller will re-create
 	DeleteEmptyDir      bool          `json:"deleteEmptyDir"`              // also pods with emptyDir volumes, whose content is lost
 	SkipWaitForDelete   time.Duration `json:"skipWaitForDelete,omitempty"` // on a node that is down: how long past its grace period a pod is waited for; 0 = always
-	Parallel            int           `json:"parallel"`                    // eviction requests under way at once
+	Parallel            int           `json:"parallel"`                    // evictions in flight at once
+	WaitForJobs         bool          `json:"waitForJobs,omitempty"`       // pods of Jobs are waited for until they complete, not evicted
 	WaitForVolumeDetach bool          `json:"waitForVolumeDetach"`
 	VolumeDetachTimeout time.Duration `json:"volumeDetachTimeout"`
 }
@@ -32,12 +35,12 @@ const (
 	defaultVolumeDetachTimeout = 60 * time.Second
 )
 
-// NewSettings resolves the drain section of ebb.yaml; what it leaves out has
-// the default that config.Drain states.
+// NewSettings returns the settings of the drain section of ebb.yaml, with the defaults
+// that config.Drain documents.
 func NewSettings(d config.Drain) Settings {
 	s := Settings{
 		GracePeriod: -1, Force: d.Force, DeleteEmptyDir: true, SkipWaitForDelete: time.Duration(d.SkipWaitForDeleteTimeout),
-		Parallel: d.Parallel, WaitForVolumeDetach: true, VolumeDetachTimeout: time.Duration(d.VolumeDetachTimeout),
+		WaitForJobs: d.Jobs == config.JobsWait, Parallel: d.Parallel, WaitForVolumeDetach: true, VolumeDetachTimeout: time.Duration(d.VolumeDetachTimeout),
 	}
 	if d.GracePeriod != nil {
 		s.GracePeriod = *d.GracePeriod
@@ -65,32 +68,12 @@ func (s Settings) withDefaults() Settings {
 type Request struct {
 	Cluster     *cluster.Cluster
 	Node        string
-	Operation   string // named in the log
+	Operation   string // its ID, for the log
 	Settings    Settings
-	Deadline    time.Time      // when the attempt ends; none is made when it has passed
-	MachineDown bool           // the node's machine is known not to run
-	Log         *zap.Logger    // gets the output line by line; may be nil
-	Report      func(Progress) // on each change, at most five times and at least once a second; must not block; may be nil
-}
-
-// Progress is where an attempt stands.
-type Progress struct {
-	Node    string       `json:"node"`
-	Total   int          `json:"total"`   // pods that have to leave, those that have left included
-	Evicted int          `json:"evicted"` // evictions that the API server accepted
-	Gone    int          `json:"gone"`    // pods that have ended, or are not waited for
-	Waiting int          `json:"waiting"` // pods that have not
-	Blocked []BlockedPod `json:"blocked,omitempty"`
-	Output  string       `json:"output,omitempty"` // its last 2,000 characters
-}
-
-// BlockedPod is a pod that does not leave, and why.
-type BlockedPod struct {
-	Pod    string `json:"pod"` // namespace/name
-	Reason string `json:"reason"`
-	Budget string `json:"budget,omitempty"` // namespace/name of the budget that forbids it, several joined by ", "
-	Advice string `json:"advice,omitempty"` // what to change when waiting cannot help
-	Queued bool   `json:"queued,omitempty"` // it only waits for its turn: the budget allows evictions, and so many are under way
+	Deadline    time.Time                     // end of the attempt; when it has passed, nothing is evicted
+	MachineDown bool                          // the node's machine is known to be off
+	Log         *zap.Logger                   // gets each line of the output; may be nil
+	Report      func(operation.DrainProgress) // called on each change, 1 to 5 times a second; must not block; may be nil
 }
 
 // Result of an attempt that emptied the node.

@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// evict asks the API server once to evict this very pod, not one that has its
-// name by now. grace is in seconds; negative = the pod's own.
-func evict(ctx context.Context, client kubernetes.Interface, pod *core.Pod, grace int64) error {
+// createEviction requests the eviction of a pod once. With its UID as precondition, another
+// pod that has its name by now is not evicted. grace is in seconds; negative = the pod's own.
+func createEviction(ctx context.Context, client kubernetes.Interface, pod *core.Pod, grace int64) error {
 	options := &meta.DeleteOptions{Preconditions: &meta.Preconditions{UID: &pod.UID}}
 	if grace >= 0 {
 		options.GracePeriodSeconds = &grace
@@ -36,49 +36,50 @@ func evict(ctx context.Context, client kubernetes.Interface, pod *core.Pod, grac
 		SubResource("eviction").Body(eviction).MaxRetries(0).Do(ctx).Error()
 }
 
-// answer is what became of an eviction request.
+// answer is the outcome of an eviction request.
 type answer int
 
 const (
-	granted       answer = iota
-	gone                 // there is no such pod any more
-	replaced             // perhaps another pod has its name: look before asking again
-	overBudget           // a budget forbids it now
-	nsTerminating        // its namespace is being deleted
-	throttled            // priority and fairness: the API server has too much to do
-	unreachable          // no answer: it may have been done or not
-	failed               // an answer that is an error, of a server or of an admission webhook
+	accepted             answer = iota
+	notFound                    // there is no such pod any more
+	replaced                    // a conflict: perhaps another pod has its name by now
+	overBudget                  // its budget does not allow it now
+	namespaceTerminating        // its namespace is being deleted
+	throttled                   // by API priority and fairness: the API server is overloaded
+	unanswered                  // it may have been accepted or not
+	otherError                  // of the API server, or of an admission webhook
 )
 
-// classify sorts the errors of an eviction by what they mean for asking again.
-// retryAfter is what the API server asked for; 0 = nothing.
+// classify returns what the error of an eviction means for the next one, the delay that
+// the API server has asked for (0 = none), and its message.
 func classify(err error) (a answer, retryAfter time.Duration, message string) {
 	if err == nil {
-		return granted, 0, ""
+		return accepted, 0, ""
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
-		return unreachable, 0, err.Error()
+		return unanswered, 0, err.Error()
 	}
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 		retryAfter = time.Duration(seconds) * time.Second
 	}
 	switch s := status.Status(); {
 	case s.Code == http.StatusNotFound:
-		return gone, 0, s.Message
+		return notFound, 0, s.Message
 	case s.Code == http.StatusConflict:
 		return replaced, 0, s.Message
 	case apierrors.HasStatusCause(err, policy.DisruptionBudgetCause):
 		return overBudget, retryAfter, causes(s)
 	case apierrors.HasStatusCause(err, core.NamespaceTerminatingCause):
-		return nsTerminating, 0, s.Message
+		return namespaceTerminating, 0, s.Message
 	case s.Code == http.StatusTooManyRequests:
 		return throttled, retryAfter, s.Message
 	default:
-		return failed, retryAfter, s.Message
+		return otherError, retryAfter, s.Message
 	}
 }
 
+// causes returns the messages of the causes of a status.
 func causes(s meta.Status) string {
 	var messages []string
 	if s.Details != nil {

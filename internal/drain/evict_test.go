@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// apiServer answers every request with one status, and keeps the last request.
-func apiServer(t *testing.T, status meta.Status) (client kubernetes.Interface, path *string, body *policy.Eviction) {
+// statusServer answers every request with one status, and keeps the last request.
+func statusServer(t *testing.T, status meta.Status) (client kubernetes.Interface, path *string, body *policy.Eviction) {
 	t.Helper()
 	path, body = new(string), &policy.Eviction{}
 	status.TypeMeta = meta.TypeMeta{APIVersion: "v1", Kind: "Status"}
@@ -47,23 +47,23 @@ func apiServer(t *testing.T, status meta.Status) (client kubernetes.Interface, p
 }
 
 func TestEvictNamesThePodByUID(t *testing.T) {
-	client, path, body := apiServer(t, meta.Status{Status: meta.StatusSuccess, Code: http.StatusCreated})
-	require.NoError(t, evict(t.Context(), client, newPod("a"), -1))
+	client, path, body := statusServer(t, meta.Status{Status: meta.StatusSuccess, Code: http.StatusCreated})
+	require.NoError(t, createEviction(t.Context(), client, newPod("a"), -1))
 	require.Equal(t, "POST /api/v1/namespaces/app/pods/a/eviction", *path)
 	require.Equal(t, "policy/v1", body.APIVersion)
 	require.Equal(t, "uid-a", string(*body.DeleteOptions.Preconditions.UID))
 	require.Nil(t, body.DeleteOptions.GracePeriodSeconds)
 
-	require.NoError(t, evict(t.Context(), client, newPod("a"), 0))
+	require.NoError(t, createEviction(t.Context(), client, newPod("a"), 0))
 	require.Equal(t, int64(0), *body.DeleteOptions.GracePeriodSeconds)
 }
 
 func TestEvictDoesNotSleepThroughRetryAfter(t *testing.T) {
 	busy := apierrors.NewTooManyRequests("Cannot evict pod", 10).Status()
 	busy.Details.Causes = []meta.StatusCause{{Type: policy.DisruptionBudgetCause, Message: "The disruption budget x is still being processed"}}
-	client, _, _ := apiServer(t, busy)
+	client, _, _ := statusServer(t, busy)
 	start := time.Now()
-	err := evict(t.Context(), client, newPod("a"), -1)
+	err := createEviction(t.Context(), client, newPod("a"), -1)
 	require.Less(t, time.Since(start), 5*time.Second)
 	a, _, message := classify(err)
 	require.Equal(t, overBudget, a)
@@ -80,15 +80,15 @@ func TestClassify(t *testing.T) {
 		want  answer
 		after time.Duration
 	}{
-		"done":                  {nil, granted, 0},
-		"no such pod":           {apierrors.NewNotFound(pods, "a"), gone, 0},
+		"done":                  {nil, accepted, 0},
+		"no such pod":           {apierrors.NewNotFound(pods, "a"), notFound, 0},
 		"another UID":           {apierrors.NewConflict(pods, "a", errors.New("uid")), replaced, 0},
 		"priority and fairness": {apierrors.NewTooManyRequests("busy", 3), throttled, 3 * time.Second},
-		"namespace terminating": {leaving, nsTerminating, 0},
-		"not allowed":           {forbidden, failed, 0},
-		"webhook":               {apierrors.NewInternalError(errors.New("webhook")), failed, 0},
-		"conflicts on a budget": {apierrors.NewTimeoutError("conflicts", 10), failed, 10 * time.Second},
-		"connection refused":    {errors.New("dial tcp: connection refused"), unreachable, 0},
+		"namespace terminating": {leaving, namespaceTerminating, 0},
+		"not allowed":           {forbidden, otherError, 0},
+		"webhook":               {apierrors.NewInternalError(errors.New("webhook")), otherError, 0},
+		"conflicts on a budget": {apierrors.NewTimeoutError("conflicts", 10), otherError, 10 * time.Second},
+		"connection refused":    {errors.New("dial tcp: connection refused"), unanswered, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, after, _ := classify(c.err)

@@ -1,73 +1,118 @@
 package drain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	core "k8s.io/api/core/v1"
-	policy "k8s.io/api/policy/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"ebb/internal/capacity"
 	"ebb/internal/cluster"
+	"ebb/internal/operation"
 )
 
-// Forecast is what a drain of a node would meet now.
+// Forecast is what a drain of a node would do now, and what would block it.
 type Forecast struct {
-	Node    string       `json:"node"`
-	Moves   int          `json:"moves"`             // pods that would be evicted, or are terminating already
-	Stays   int          `json:"stays"`             // mirror pods and those of DaemonSets
-	Blocked []BlockedPod `json:"blocked,omitempty"` // would have to wait, or keep the drain from ending
-	Risks   []string     `json:"risks,omitempty"`   // what the drain would do and nobody may want
+	Node       string                 `json:"node"`
+	Moves      int                    `json:"moves"`                // pods that would be evicted, or are terminating already
+	Stays      int                    `json:"stays"`                // mirror pods, those of DaemonSets, and those labelled so
+	Waits      int                    `json:"waits,omitempty"`      // pods that run to completion and are waited for
+	Blocked    []operation.BlockedPod `json:"blocked,omitempty"`    // pods whose eviction would have to wait, or that the settings forbid
+	Objections []Objection            `json:"objections,omitempty"` // why not to drain it as things are, though nothing blocks it
+	Risks      []string               `json:"risks,omitempty"`      // consequences that may not be wanted
 }
 
-// Room tells whether the pods that drains of these nodes move find room elsewhere.
-func Room(w *cluster.Watch, nodes []string, s Settings) capacity.Verdict {
-	return capacity.Check(w.Nodes(), w.PodsMatching("", labels.Everything()),
+// CheckCapacity forecasts whether the pods that drains of these nodes would evict could be
+// scheduled on the other nodes.
+func CheckCapacity(w *cluster.Watch, nodes []string, s Settings) capacity.Verdict {
+	return capacity.Check(w.Nodes(), w.Pods(),
 		func(node string) bool { return slices.Contains(nodes, node) },
-		func(pod *core.Pod) bool { return fateOf(pod, s, w.DaemonSetExists) != stays })
+		func(pod *core.Pod) bool {
+			a := actionFor(pod, s, w.DaemonSetExists)
+			return a == evict || a == forbid
+		})
 }
 
-// Foresee tells what a drain of a node would meet, without touching anything.
-func Foresee(w *cluster.Watch, node string, s Settings) Forecast {
-	f := Forecast{Node: node}
-	known := selectors{}
-	pods := w.PodsOn(node)
-	slices.SortFunc(pods, func(a, b *core.Pod) int { return strings.Compare(podName(a), podName(b)) })
-	for _, pod := range pods {
-		switch fateOf(pod, s, w.DaemonSetExists) {
-		case stays:
-			f.Stays++
-			continue
-		case refused:
-			f.Blocked = append(f.Blocked, refusal(pod, s))
-		case moves:
-			budgets := known.standing(pod, w.Budgets(pod.Namespace))
-			if len(budgets) > 1 || len(budgets) == 1 && budgets[0].Status.DisruptionsAllowed < 1 {
-				f.Blocked = append(f.Blocked, blockedBy(pod, budgets, func(b *policy.PodDisruptionBudget) []*core.Pod {
-					return w.PodsMatching(b.Namespace, known.of(b))
-				}))
-			}
-			f.Risks = append(f.Risks, risks(w, pod)...)
+// Forecaster forecasts drains of a cluster as its watch shows it now. It changes nothing.
+type Forecaster struct {
+	watch    *cluster.Watch
+	settings Settings
+	budgets  selectors
+	replicas map[types.UID]int // pods of each controller on all nodes
+}
+
+// NewForecaster returns a Forecaster for drains with these settings.
+func NewForecaster(w *cluster.Watch, s Settings) *Forecaster {
+	f := &Forecaster{watch: w, settings: s, budgets: selectors{}, replicas: map[types.UID]int{}}
+	for _, pod := range w.Pods() {
+		if owner := meta.GetControllerOf(pod); owner != nil && serves(pod) {
+			f.replicas[owner.UID]++
 		}
-		f.Moves++
 	}
 	return f
 }
 
-// risks says what the eviction of a pod costs even when nothing blocks it.
-func risks(w *cluster.Watch, pod *core.Pod) (texts []string) {
-	if pod.DeletionTimestamp != nil || pod.Status.Phase == core.PodSucceeded || pod.Status.Phase == core.PodFailed {
+// serves reports whether a pod is there to stay: neither terminating nor finished.
+func serves(pod *core.Pod) bool { return pod.DeletionTimestamp == nil && !finished(pod) }
+
+// Node returns what a drain of a node would do.
+func (f *Forecaster) Node(node string) Forecast {
+	forecast := Forecast{Node: node}
+	pods := f.watch.PodsOn(node)
+	slices.SortFunc(pods, byName)
+	for _, pod := range pods {
+		f.add(&forecast, pod)
+	}
+	forecast.Objections = append(forecast.Objections, f.concentrated(node, pods)...)
+	return forecast
+}
+
+// add adds what would become of one pod.
+func (f *Forecaster) add(forecast *Forecast, pod *core.Pod) {
+	switch actionFor(pod, f.settings, f.watch.DaemonSetExists) {
+	case ignore:
+		forecast.Stays++
+		if stays(pod) {
+			forecast.Risks = append(forecast.Risks, podName(pod)+" stays on the node (label "+labelDrain+": "+drainSkip+")")
+		}
+		return
+	case await:
+		forecast.Waits++
+		forecast.Risks = append(forecast.Risks, podName(pod)+": "+awaited(pod, f.settings))
+		return
+	case forbid:
+		forecast.Blocked = append(forecast.Blocked, whyForbidden(pod, f.settings))
+	case evict:
+		budgets := f.matching(pod)
+		if len(budgets) > 1 || len(budgets) == 1 && budgets[0].Status.DisruptionsAllowed < 1 {
+			forecast.Blocked = append(forecast.Blocked, blockedBy(pod, budgets, f.watch.PodsMatching(pod.Namespace, labels.Everything())))
+		}
+		forecast.Risks = append(forecast.Risks, f.risks(pod)...)
+		forecast.Objections = append(forecast.Objections, objections(forecast.Node, pod)...)
+	}
+	forecast.Moves++
+}
+
+func (f *Forecaster) matching(pod *core.Pod) []pdb {
+	return matching(pod, f.budgets.compile(f.watch.Budgets(pod.Namespace)))
+}
+
+// risks returns the consequences of the eviction of a pod, even when nothing blocks it.
+func (f *Forecaster) risks(pod *core.Pod) (texts []string) {
+	if !serves(pod) {
 		return nil
 	}
 	owner := meta.GetControllerOf(pod)
 	switch {
-	case owner == nil:
-		texts = append(texts, podName(pod)+" has no controller: nothing creates it again")
-	case replicas(w, pod.Namespace, owner.UID) == 1:
+	case owner == nil: // an objection
+	case jobOf(pod) != "":
+		texts = append(texts, fmt.Sprintf("%s of Job %s is evicted and its work starts over elsewhere (drain.jobs: wait lets it complete)", podName(pod), owner.Name))
+	case f.replicas[owner.UID] == 1:
 		texts = append(texts, fmt.Sprintf("%s is the only pod of %s %s: it is down until it runs elsewhere", podName(pod), owner.Kind, owner.Name))
 	}
 	if names := emptyDirs(pod); len(names) > 0 {
@@ -79,20 +124,10 @@ func risks(w *cluster.Watch, pod *core.Pod) (texts []string) {
 	return texts
 }
 
-// replicas counts the pods that a controller has anywhere.
-func replicas(w *cluster.Watch, namespace string, controller types.UID) (n int) {
-	for _, pod := range w.PodsMatching(namespace, labels.Everything()) {
-		if owner := meta.GetControllerOf(pod); owner != nil && owner.UID == controller && pod.DeletionTimestamp == nil {
-			n++
-		}
-	}
-	return n
-}
-
 func hostPaths(pod *core.Pod) (names []string) {
 	for _, v := range pod.Spec.Volumes {
 		if v.HostPath != nil {
-			names = append(names, v.Name)
+			names = append(names, cmp.Or(v.HostPath.Path, v.Name))
 		}
 	}
 	return names

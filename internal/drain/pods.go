@@ -2,260 +2,146 @@ package drain
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	core "k8s.io/api/core/v1"
-	policy "k8s.io/api/policy/v1"
-	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	scheduling "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/klog/v2"
 
 	"ebb/internal/cluster"
+	"ebb/internal/operation"
 )
 
-const (
-	// maxReturns is how often the pods of one owner may come back before the drain
-	// gives up on those that would do so for ever.
-	maxReturns = 3
-	// behindFor is how long a scheduler may put pods on the node that do not tolerate
-	// its cordon, because it has not heard of it: one whose watch was cut, by an API
-	// server that was restarted, tries again for so long.
-	behindFor = time.Minute
-)
-
-// pod is one pod that has to leave.
+// pod is a pod that has to leave the node, and what has happened to it so far.
 type pod struct {
 	*core.Pod // newest version seen
 
-	fate   fate
-	cached bool // the watch has shown it, so that its absence there means its end
+	action action
+	shown  bool // the watch has shown it, so that it is gone when the watch does not any more
 
-	sent    bool // an eviction is under way
-	asked   bool // one was sent before
-	evicted bool // an eviction was accepted
-	gone    bool // ended
-	skipped bool // terminating, and not waited for
+	requested bool // its eviction has been requested before
+	inFlight  bool // its eviction is in flight
+	probe     bool // that one is a probe
+	accepted  bool // its eviction was accepted
+	gone      bool // it has ended
+	skipped   bool // it is terminating, and not waited for
 
-	standing []*policy.PodDisruptionBudget // that the API server will ask
-	budgets  []*policy.PodDisruptionBudget // that keep it now
-	trouble  string                        // the last refusal that no budget explains
-	tries    int                           // such refusals in a row
-	retryAt  time.Time                     // not before
-	told     string                        // what the output says of it, so as to say it once
+	refusal   string    // why its eviction was refused last, when no budget explains it; "" = it was not
+	refusals  int       // such refusals in a row
+	conflict  bool      // the last one came while several budgets matched
+	notBefore time.Time // of its next eviction
+
+	said string // what the output has said last of why it is held
+
+	matching []pdb // the budgets that the API server checks before it evicts the pod; only in a snapshot
 }
 
-func (p *pod) left() bool { return p.gone || p.skipped }
+// left reports whether the drain is finished with the pod.
+func (p pod) left() bool { return p.gone || p.skipped }
 
-func (p *pod) ref() cluster.PodRef {
+// evictable reports whether its eviction is still to be requested.
+func (p pod) evictable() bool {
+	return p.action != await && !p.left() && !p.inFlight && !p.accepted && p.DeletionTimestamp == nil
+}
+
+// repaired reports whether the last refusal does not count any more: it came while
+// several budgets matched, and now at most one does.
+func (p pod) repaired() bool { return p.conflict && len(p.matching) <= 1 }
+
+// retryAt returns the earliest time of its next eviction; zero = now.
+func (p pod) retryAt() time.Time {
+	if p.repaired() {
+		return time.Time{}
+	}
+	return p.notBefore
+}
+
+// lastRefusal returns why its eviction was refused last; "" when it was not, or when
+// that does not count any more.
+func (p pod) lastRefusal() string {
+	if p.repaired() {
+		return ""
+	}
+	return p.refusal
+}
+
+func (p pod) ref() cluster.PodRef {
 	return cluster.PodRef{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 }
 
-// update keeps the newest version. A deletion is not taken back: whoever shows
-// the pod without it is behind.
-func (p *pod) update(seen *core.Pod, fateOf func(*core.Pod) fate) {
+// refused records a refusal that no budget explains; message may be empty.
+func (p *pod) refused(message string, retryAfter time.Duration, now time.Time, jitter float64) {
+	p.refusal = message
+	p.refusals++
+	p.notBefore = now.Add(max(retryAfter, backoff(p.refusals, firstRetry, lastRetry, jitter)))
+}
+
+// update keeps the newest version of the pod. A version without a deletionTimestamp
+// after one with it is an older one.
+func (p *pod) update(seen *core.Pod, s Settings, daemonSetExists func(namespace, name string) bool) {
 	if p.Pod == seen || p.Pod != nil && p.DeletionTimestamp != nil && seen.DeletionTimestamp == nil {
 		return
 	}
-	p.Pod, p.fate = seen, fateOf(seen)
+	p.Pod, p.action = seen, actionFor(seen, s, daemonSetExists)
 }
 
-// cover notes the budgets that stand in the way now. What keeps the pod is that
-// until it is known better: not sending an eviction teaches nothing.
-func (p *pod) cover(standing []*policy.PodDisruptionBudget) {
-	if len(p.standing) > 1 && len(standing) <= 1 {
-		p.tries, p.retryAt = 0, time.Time{} // somebody has repaired it
+// byName sorts pods.
+func byName(a, b *core.Pod) int { return strings.Compare(podName(a), podName(b)) }
+
+// Tiers are evicted one after the other: the critical pods when all others have ended.
+const (
+	ordinary = iota
+	critical
+)
+
+// criticalPriority is the priority of system-cluster-critical, the lowest of those that
+// Kubernetes reserves for system components.
+const criticalPriority = 2_000_000_000
+
+// tierOf returns the tier of a pod.
+func tierOf(pod *core.Pod) int {
+	if pod.Spec.Priority != nil && *pod.Spec.Priority >= criticalPriority ||
+		pod.Spec.PriorityClassName == "system-cluster-critical" || pod.Spec.PriorityClassName == "system-node-critical" {
+		return critical
 	}
-	p.standing = standing
-	switch {
-	case len(standing) > 1:
-		p.budgets = standing
-	case len(p.budgets) > 1, budgetNames(p.budgets) != budgetNames(standing):
-		p.budgets = nil
-	case len(p.budgets) == 1:
-		p.budgets = standing // its newest version
+	return ordinary
+}
+
+// stuckAfter is how long after the end of its grace period a terminating pod is
+// reported as blocked: the kubelet needs a moment to delete it.
+const stuckAfter = 3 * time.Second
+
+// overdue returns how long ago the grace period of a terminating pod has ended;
+// negative when it has not. The deletionTimestamp is the end of the grace period.
+func overdue(pod *core.Pod, now time.Time) time.Duration { return now.Sub(pod.DeletionTimestamp.Time) }
+
+// stuck returns why a terminating pod whose grace period is over is still there.
+func stuck(pod *core.Pod, node *core.Node, now time.Time) operation.BlockedPod {
+	b := operation.BlockedPod{Pod: podName(pod)}
+	b.Reason = fmt.Sprintf("still terminating %s after its grace period", overdue(pod, now).Truncate(time.Second))
+	if len(pod.Finalizers) > 0 {
+		b.Reason += "; finalizers: " + strings.Join(pod.Finalizers, ", ")
+		b.Advice = "find out why the owner of the finalizer does not take it away"
 	}
-}
-
-// observe takes the node's pods from the watch.
-func (r *run) observe(now time.Time) {
-	seen := r.watch.PodsOn(r.req.Node)
-	r.take(seen)
-	present := make(map[types.UID]bool, len(seen))
-	for _, s := range seen {
-		present[s.UID] = true
-		if p := r.pods[s.UID]; p != nil {
-			p.cached = true
-		}
+	ready, why := nodeReady(node)
+	b.Reason += "; node Ready: " + why
+	if !ready && b.Advice == "" {
+		b.Advice = "the kubelet cannot end it: repair the node, or set drain.skipWaitForDeleteTimeout"
 	}
-	for uid, p := range r.pods {
-		if p.cached && !present[uid] {
-			r.ended(p)
-		}
-	}
-	r.skipHopeless(now)
+	return b
 }
 
-// take notes the pods that have to leave among those on the node.
-func (r *run) take(seen []*core.Pod) {
-	slices.SortFunc(seen, func(a, b *core.Pod) int { return strings.Compare(podName(a), podName(b)) })
-	fresh := map[string][]*pod{}
-	fateOf := func(p *core.Pod) fate { return fateOf(p, r.settings, r.watch.DaemonSetExists) }
-	for _, s := range seen {
-		if p := r.pods[s.UID]; p != nil {
-			p.update(s, fateOf)
-			continue
-		}
-		p := &pod{}
-		if p.update(s, fateOf); p.fate == stays {
-			continue
-		}
-		r.pods[s.UID] = p
-		r.confirmed = false
-		if c := meta.GetControllerOf(s); c != nil {
-			name := s.Namespace + "/" + c.Kind + "/" + c.Name
-			fresh[name] = append(fresh[name], p)
-		}
-	}
-	r.countOwners(fresh, time.Now())
-}
-
-// owner counts the pods of one controller on the node.
-type owner struct {
-	name      string
-	first     int       // when it was first seen
-	later     int       // since then
-	rounds    int       // in which those have come
-	since     time.Time // the first of them
-	tolerates bool      // the cordon: they would come for ever
-}
-
-// returns is how many times over the owner's pods have come back.
-func (o *owner) returns() int { return o.later / o.first }
-
-// hopeless reports whether nothing but a change of the workload will help.
-func (o *owner) hopeless(now time.Time) bool {
-	return o.returns() >= maxReturns && (o.tolerates || now.Sub(o.since) >= behindFor)
-}
-
-// countOwners notes the pods that are new on the node. What comes back to it though
-// it does not tolerate the cordon is given some time, for the scheduler to hear of it.
-func (r *run) countOwners(fresh map[string][]*pod, now time.Time) {
-	for name, pods := range fresh {
-		o, known := r.owners[name]
-		if !known {
-			r.owners[name] = &owner{name: name, first: len(pods)}
-			continue
-		}
-		if o.later == 0 {
-			o.since = now
-		}
-		o.later, o.rounds = o.later+len(pods), o.rounds+1
-		for _, p := range pods {
-			if toleratesCordon(p.Pod) {
-				o.tolerates = true
+// nodeReady reports whether the node is Ready, and its Ready condition in words.
+func nodeReady(node *core.Node) (bool, string) {
+	if node != nil {
+		for _, c := range node.Status.Conditions {
+			if c.Type != core.NodeReady {
 				continue
 			}
-			p.retryAt = now.Add(backoff(o.rounds, firstRetry, lastRetry))
-		}
-		r.out.printf("pods of %s have come back to the cordoned node", name)
-	}
-}
-
-// toleratesCordon reports whether a scheduler would put a pod on a cordoned node.
-func toleratesCordon(p *core.Pod) bool {
-	cordon := []core.Taint{{Key: core.TaintNodeUnschedulable, Effect: core.TaintEffectNoSchedule}}
-	_, repelled := scheduling.FindMatchingUntoleratedTaint(klog.Background(), cordon, p.Spec.Tolerations, nil, true)
-	return !repelled
-}
-
-// returning are the pods that have come back, of the owners chosen.
-func (r *run) returning(chosen func(*owner) bool) (blocked []BlockedPod) {
-	for name, o := range r.owners {
-		if o.returns() == 0 || !chosen(o) {
-			continue
-		}
-		namespace, controller, _ := strings.Cut(name, "/")
-		for _, p := range r.sorted() {
-			if c := meta.GetControllerOf(p.Pod); !p.left() && p.Namespace == namespace && c != nil && c.Kind+"/"+c.Name == controller {
-				blocked = append(blocked, BlockedPod{
-					Pod:    podName(p.Pod),
-					Reason: fmt.Sprintf("pods of %s come back to the cordoned node (%d times so far)", controller, o.returns()),
-					Advice: "take away its toleration of node.kubernetes.io/unschedulable or its nodeName, scale it down, or make it a DaemonSet",
-				})
+			if c.Status == core.ConditionTrue || c.Reason == "" {
+				return c.Status == core.ConditionTrue, string(c.Status)
 			}
+			return false, fmt.Sprintf("%s (%s)", c.Status, c.Reason)
 		}
 	}
-	slices.SortFunc(blocked, func(a, b BlockedPod) int { return strings.Compare(a.Pod, b.Pod) })
-	return blocked
-}
-
-func (r *run) refusals() (blocked []BlockedPod) {
-	for _, p := range r.sorted() {
-		if p.fate == refused && !p.left() {
-			blocked = append(blocked, refusal(p.Pod, r.settings))
-		}
-	}
-	return blocked
-}
-
-// ended notes the end of a pod.
-func (r *run) ended(p *pod) {
-	if p.gone {
-		return
-	}
-	p.gone = true
-	if p.evicted {
-		r.out.printf("pod %s evicted", podName(p.Pod))
-		return
-	}
-	r.out.printf("pod %s is gone", podName(p.Pod))
-}
-
-// skipHopeless gives up waiting for terminating pods on a node that is down,
-// when the settings say so.
-func (r *run) skipHopeless(now time.Time) {
-	limit := r.settings.SkipWaitForDelete
-	ready, why := nodeReady(r.node())
-	if limit <= 0 || ready && !r.req.MachineDown {
-		return
-	}
-	if r.req.MachineDown {
-		why = "machine down"
-	}
-	for _, p := range r.pods {
-		if !p.left() && p.DeletionTimestamp != nil && overdue(p.Pod, now) > limit {
-			p.skipped = true
-			r.out.printf("pod %s not waited for: terminating for %s past its grace period, node Ready: %s", podName(p.Pod), limit, why)
-		}
-	}
-}
-
-// sorted are all pods by name.
-func (r *run) sorted() []*pod {
-	pods := make([]*pod, 0, len(r.pods))
-	for _, p := range r.pods {
-		pods = append(pods, p)
-	}
-	slices.SortFunc(pods, func(a, b *pod) int { return strings.Compare(podName(a.Pod), podName(b.Pod)) })
-	return pods
-}
-
-func (r *run) skipped() (names []string) {
-	for _, p := range r.sorted() {
-		if p.skipped {
-			names = append(names, podName(p.Pod))
-		}
-	}
-	return names
-}
-
-func (r *run) uids() []types.UID {
-	uids := make([]types.UID, 0, len(r.pods))
-	for uid := range r.pods {
-		uids = append(uids, uid)
-	}
-	return uids
+	return false, "Unknown"
 }

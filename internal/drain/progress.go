@@ -2,56 +2,20 @@ package drain
 
 import (
 	"fmt"
-	"reflect"
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
-	core "k8s.io/api/core/v1"
-	policy "k8s.io/api/policy/v1"
+	"ebb/internal/operation"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
-const (
-	reportAtLeast = time.Second
-	reportAtMost  = 200 * time.Millisecond // between two reports
-	outputTail    = 2000                   // characters of the output that are kept
-)
-
-// reported is the last report.
-type reported struct {
-	at       time.Time
-	looked   time.Time // when a report was last found to be needed or not
-	progress Progress
-}
-
-// report publishes what has changed, and returns when it is due next.
-func (r *run) report(now time.Time) (next time.Time) {
-	if now.Sub(r.reported.looked) < reportAtMost {
-		return r.reported.looked.Add(reportAtMost)
-	}
-	r.reported.looked = now
-	p := r.progress()
-	if now.Sub(r.reported.at) >= reportAtLeast || !reflect.DeepEqual(p, r.reported.progress) {
-		r.deliver(now, p)
-	}
-	return r.reported.at.Add(reportAtLeast)
-}
-
-// publish reports at once, whatever was reported last.
-func (r *run) publish() { r.deliver(time.Now(), r.progress()) }
-
-func (r *run) deliver(now time.Time, p Progress) {
-	r.reported = reported{at: now, looked: now, progress: p}
-	if r.req.Report != nil {
-		r.req.Report(p)
-	}
-}
-
-func (r *run) progress() Progress {
-	p := Progress{Node: r.req.Node, Output: r.out.tail(), Blocked: r.blocked(false)}
-	for _, pod := range r.pods {
+// progress returns where the attempt stands, without its output.
+func (s snapshot) progress(now time.Time) operation.DrainProgress {
+	p := operation.DrainProgress{Node: s.name, Blocked: s.blocked(now, false)}
+	for _, pod := range s.pods {
 		p.Total++
-		if pod.evicted {
+		if pod.accepted {
 			p.Evicted++
 		}
 		if pod.left() {
@@ -63,91 +27,82 @@ func (r *run) progress() Progress {
 	return p
 }
 
-// left are all pods that have not left, each with the reason.
-func (r *run) left() []BlockedPod { return r.blocked(true) }
+// remaining returns all pods that have not left, each with the reason.
+func (s snapshot) remaining(now time.Time) []operation.BlockedPod { return s.blocked(now, true) }
 
-// blocked are the pods that something keeps; with all, also those that only
-// need more time.
-func (r *run) blocked(all bool) (list []BlockedPod) {
-	now, node, tier := time.Now(), r.node(), r.tier()
-	api := r.api.keeps(now)
-	for _, p := range r.sorted() {
+// skipped returns the names of the pods that were not waited for.
+func (s snapshot) skipped() (names []string) {
+	for _, p := range s.pods {
+		if p.skipped {
+			names = append(names, podName(p.Pod))
+		}
+	}
+	return names
+}
+
+// blocked returns the pods that are blocked; with all, also those that only need more
+// time.
+func (s snapshot) blocked(now time.Time, all bool) (list []operation.BlockedPod) {
+	_, held, _ := s.evictions(now)
+	holds := map[types.UID]hold{}
+	for _, h := range held {
+		holds[h.pod] = h
+	}
+	tier := s.tier()
+	for _, p := range s.pods {
 		if p.left() {
 			continue
 		}
-		b := BlockedPod{Pod: podName(p.Pod)}
-		switch {
-		case p.fate == refused:
-			b = refusal(p.Pod, r.settings)
-		case p.DeletionTimestamp != nil && overdue(p.Pod, now) > stuckAfter:
-			b = stuck(p.Pod, node, now)
-		case p.DeletionTimestamp != nil || p.evicted:
-			b.Reason = waiting(p, now, all)
-		case len(p.budgets) > 0 || p.trouble != "":
-			b = r.refusedBy(p)
-		case api != "" && tierOf(p.Pod) == tier:
-			b.Reason = api
-		case all:
-			b.Reason = "not evicted yet"
-			if tierOf(p.Pod) == critical {
-				b.Reason = "not evicted yet: critical pods go after all others have ended"
-			}
+		b := s.blockedPod(p, holds[p.UID], now, all)
+		if b.Reason == "" && p.DeletionTimestamp == nil && !p.accepted && tierOf(p.Pod) == tier {
+			b.Reason = s.api.unavailable(now)
+		}
+		if b.Reason == "" && all {
+			b.Reason = notEvictedYet(p)
 		}
 		if b.Reason != "" {
 			list = append(list, b)
 		}
 	}
 	if !all {
-		list = append(list, r.returning(func(*owner) bool { return true })...)
+		list = append(list, s.recreated(func(workload) bool { return true })...)
 	}
 	return list
 }
 
-// waiting describes a pod that is terminating in its time; "" when only those
-// that something keeps are asked for.
-func waiting(p *pod, now time.Time, all bool) string {
+// blockedPod returns what is known of the pod itself; the reason may be empty.
+func (s snapshot) blockedPod(p pod, h hold, now time.Time, all bool) operation.BlockedPod {
 	switch {
-	case !all:
-		return ""
-	case p.DeletionTimestamp == nil:
+	case p.action == forbid:
+		return whyForbidden(p.Pod, s.settings)
+	case p.DeletionTimestamp != nil && overdue(p.Pod, now) > stuckAfter:
+		return stuck(p.Pod, s.node, now)
+	case (p.DeletionTimestamp != nil || p.accepted) && all:
+		return operation.BlockedPod{Pod: podName(p.Pod), Reason: terminating(p, now)}
+	case p.DeletionTimestamp != nil || p.accepted:
+		return operation.BlockedPod{}
+	case len(h.budgets) > 0:
+		b := blockedBy(p.Pod, h.budgets, s.neighbours[p.Namespace])
+		if h.message != "" && !strings.Contains(b.Reason, h.message) {
+			b.Reason += "; the API server says: " + h.message
+		}
+		return b
+	}
+	return operation.BlockedPod{Pod: podName(p.Pod), Reason: h.message}
+}
+
+// terminating describes a pod whose grace period is not over.
+func terminating(p pod, now time.Time) string {
+	if p.DeletionTimestamp == nil {
 		return "evicted, not terminating yet"
 	}
 	return fmt.Sprintf("terminating, %s of its grace period left", max(0, -overdue(p.Pod, now)).Round(time.Second))
 }
 
-// peers are the pods that a budget selects.
-func (r *run) peers(b *policy.PodDisruptionBudget) []*core.Pod {
-	return r.watch.PodsMatching(b.Namespace, r.selectors.of(b))
-}
-
-// output is what the drain says, line by line, like kubectl's. Its end goes
-// into reports and errors, all of it to the log.
-type output struct {
-	text string
-	log  *zap.Logger
-}
-
-func newOutput(req Request) output {
-	log := req.Log
-	if log == nil {
-		log = zap.NewNop()
+// notEvictedYet describes a pod whose turn has not come.
+func notEvictedYet(p pod) string {
+	if tierOf(p.Pod) == critical {
+		return "not evicted yet: critical pods go after all others have ended"
 	}
-	return output{log: log.With(zap.String("operation", req.Operation), zap.String("node", req.Node))}
-}
-
-func (o *output) printf(format string, args ...any) {
-	line := fmt.Sprintf(format, args...)
-	o.log.Info(line)
-	o.text = lastCharacters(o.text+line+"\n", outputTail)
-}
-
-func (o *output) tail() string { return strings.TrimSuffix(o.text, "\n") }
-
-// lastCharacters is the end of s, at most n characters of it, none cut in two.
-func lastCharacters(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	runes := []rune(s)
-	return string(runes[max(0, len(runes)-n):])
+	return "not evicted yet"
 }

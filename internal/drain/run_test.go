@@ -20,11 +20,12 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb/internal/cluster"
+	"ebb/internal/operation"
 )
 
 func TestWithoutBudgetsAllGoAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, newPod("a"), newPod("b"), newPod("c"), daemonSet("agent"),
+		s := newSim(t, newPod("a"), newPod("b"), newPod("c"), agentDaemonSet(),
 			newPod("agent-1", func(p *core.Pod) { p.OwnerReferences = []meta.OwnerReference{controller("DaemonSet", "agent")} }),
 			newPod("mirror", func(p *core.Pod) { p.Annotations = map[string]string{core.MirrorPodAnnotationKey: "x"} }),
 			newPod("elsewhere", func(p *core.Pod) { p.Spec.NodeName = "w2" }),
@@ -37,7 +38,7 @@ func TestWithoutBudgetsAllGoAtOnce(t *testing.T) {
 		require.Equal(t, 4, result.Gone)
 		require.Equal(t, 1, s.lists(), "lists of the node's pods")
 		last := reports[len(reports)-1]
-		require.Equal(t, Progress{Node: node, Total: 4, Evicted: 4, Gone: 4, Output: result.Output}, last)
+		require.Equal(t, operation.DrainProgress{Node: node, Total: 4, Evicted: 4, Gone: 4, Output: result.Output}, last)
 		require.Contains(t, result.Output, "evicting pod app/a\n")
 		require.Contains(t, result.Output, "pod app/a evicted")
 	})
@@ -84,23 +85,23 @@ func TestWhatCannotWorkIsSaidAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		pod     *core.Pod
 		budgets []*policy.PodDisruptionBudget
-		want    BlockedPod
+		want    operation.BlockedPod
 	}{
 		"two budgets": {newPod("a"), []*policy.PodDisruptionBudget{budget("x", maxUnavailable(1)), budget("y", maxUnavailable(1))},
-			BlockedPod{Budget: "app/x, app/y", Reason: "2 budgets select it", Advice: "change their selectors"}},
+			operation.BlockedPod{Budget: "app/x, app/y", Reason: "2 budgets select it", Advice: "change their selectors"}},
 		"two budgets, though both free unready pods": {newPod("a", crashing), []*policy.PodDisruptionBudget{
 			budget("x", func(s *policy.PodDisruptionBudgetSpec) {
 				maxUnavailable(1)(s)
 				s.UnhealthyPodEvictionPolicy = &alwaysAllow
 			}),
 			budget("y", maxUnavailable(1))},
-			BlockedPod{Budget: "app/x, app/y", Reason: "2 budgets select it", Advice: "change their selectors"}},
+			operation.BlockedPod{Budget: "app/x, app/y", Reason: "2 budgets select it", Advice: "change their selectors"}},
 		"maxUnavailable 0": {newPod("a"), []*policy.PodDisruptionBudget{budget("x", maxUnavailable(0))},
-			BlockedPod{Budget: "app/x", Reason: "it never allows an eviction (maxUnavailable: 0, 1 pods expected)", Advice: "raise maxUnavailable"}},
+			operation.BlockedPod{Budget: "app/x", Reason: "it never allows an eviction (maxUnavailable: 0, 1 pods expected)", Advice: "raise maxUnavailable"}},
 		"minAvailable = replicas": {newPod("a"), []*policy.PodDisruptionBudget{budget("x", minAvailable(1))},
-			BlockedPod{Budget: "app/x", Reason: "it never allows an eviction (minAvailable: 1, 1 pods expected)", Advice: "lower minAvailable"}},
+			operation.BlockedPod{Budget: "app/x", Reason: "it never allows an eviction (minAvailable: 1, 1 pods expected)", Advice: "lower minAvailable"}},
 		"only crash-looping pods": {newPod("a", crashing), []*policy.PodDisruptionBudget{budget("x", func(s *policy.PodDisruptionBudgetSpec) { v := maxUnavailable(1); v(s) })},
-			BlockedPod{Budget: "app/x", Reason: "a (CrashLoopBackOff)", Advice: "unhealthyPodEvictionPolicy: AlwaysAllow"}},
+			operation.BlockedPod{Budget: "app/x", Reason: "a (CrashLoopBackOff)", Advice: "unhealthyPodEvictionPolicy: AlwaysAllow"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -113,7 +114,7 @@ func TestWhatCannotWorkIsSaidAtOnce(t *testing.T) {
 				start := time.Now()
 				_, _, err := s.drain(t.Context(), func(r *Request) {
 					report := r.Report
-					r.Report = func(p Progress) {
+					r.Report = func(p operation.DrainProgress) {
 						if len(p.Blocked) > 0 && named == 0 {
 							named = time.Since(start)
 						}
@@ -176,7 +177,7 @@ func TestRefusedBySettingsBeforeAnythingIsEvicted(t *testing.T) {
 			newPod("orphan", func(p *core.Pod) { p.OwnerReferences = []meta.OwnerReference{controller("DaemonSet", "lost")} }))
 		strict := func(r *Request) { r.Settings.DeleteEmptyDir = false }
 		_, _, err := s.drain(t.Context(), strict)
-		require.ErrorIs(t, err, ErrRefused)
+		require.ErrorIs(t, err, ErrForbidden)
 		var failure *Error
 		require.ErrorAs(t, err, &failure)
 		require.Len(t, failure.Blocked, 3)
@@ -274,7 +275,7 @@ func TestPodsThatComeBack(t *testing.T) {
 		s := newSim(t, newPod("a", clingy), newPod("b", clingy))
 		s.rebirth = func(old *core.Pod) *core.Pod { p := here(old); clingy(p); return p }
 		_, reports, err := s.drain(t.Context())
-		require.ErrorIs(t, err, ErrReturning)
+		require.ErrorIs(t, err, ErrRecreated)
 		require.ErrorContains(t, err, "pods of ReplicaSet/web come back to the cordoned node (3 times so far)")
 		require.GreaterOrEqual(t, len(s.order), 6, "two pods, and at least twice what came back for them")
 		require.Less(t, len(s.order), 8)
@@ -308,9 +309,9 @@ func TestPodsThatComeBackForLongerThanASchedulerIsBehind(t *testing.T) {
 		s.rebirth = here
 		start := time.Now()
 		_, reports, err := s.drain(t.Context(), func(r *Request) { r.Deadline = start.Add(10 * time.Minute) })
-		require.ErrorIs(t, err, ErrReturning)
-		require.GreaterOrEqual(t, time.Since(start), behindFor)
-		require.Less(t, time.Since(start), 2*behindFor)
+		require.ErrorIs(t, err, ErrRecreated)
+		require.GreaterOrEqual(t, time.Since(start), schedulerLag)
+		require.Less(t, time.Since(start), 2*schedulerLag)
 		require.Contains(t, fmt.Sprint(reports[len(reports)-1].Blocked), "come back to the cordoned node", "said while it is waited for")
 	})
 }
@@ -462,7 +463,7 @@ func TestVolumes(t *testing.T) {
 		p.Spec.Volumes = []core.Volume{{Name: "logs", VolumeSource: core.VolumeSource{PersistentVolumeClaim: &core.PersistentVolumeClaimVolumeSource{ClaimName: "logs"}}}}
 	})
 	setup := func(t *testing.T) *sim {
-		return newSim(t, newPod("db-0"), daemonSet("agent"), agent.DeepCopy(), claim.DeepCopy(), attachment("va-1", "pv-db"), attachment("va-2", "pv-logs"))
+		return newSim(t, newPod("db-0"), agentDaemonSet(), agent.DeepCopy(), claim.DeepCopy(), attachment("va-1", "pv-db"), attachment("va-2", "pv-logs"))
 	}
 	t.Run("waits until they are detached", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -528,7 +529,7 @@ func TestReportsComeEachSecondAndNotTooOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, newPod("a"), newPod("b"), newPod("c"), budget("x", maxUnavailable(1)))
 		var times []time.Time
-		_, _, err := s.drain(t.Context(), func(r *Request) { r.Report = func(Progress) { times = append(times, time.Now()) } })
+		_, _, err := s.drain(t.Context(), func(r *Request) { r.Report = func(operation.DrainProgress) { times = append(times, time.Now()) } })
 		require.NoError(t, err)
 		for i := 1; i < len(times)-1; i++ { // the last one is sent at the end, whenever that is
 			require.GreaterOrEqual(t, times[i].Sub(times[i-1]), reportAtMost)

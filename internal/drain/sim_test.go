@@ -29,6 +29,7 @@ import (
 
 	"ebb/internal/cluster"
 	"ebb/internal/config"
+	"ebb/internal/operation"
 )
 
 // sim is a small cluster in memory: the Eviction API with its budgets, a
@@ -77,18 +78,18 @@ func newSim(t *testing.T, objects ...runtime.Object) *sim {
 }
 
 // drain runs one attempt of a minute and returns its reports as well.
-func (s *sim) drain(ctx context.Context, change ...func(*Request)) (Result, []Progress, error) {
+func (s *sim) drain(ctx context.Context, change ...func(*Request)) (Result, []operation.DrainProgress, error) {
 	s.t.Helper()
 	c := cluster.New("sim", s.client, func() (config.Cluster, error) { return config.Cluster{}, nil }, zap.NewNop())
 	defer c.Close()
 	return s.drainOf(ctx, c, change...)
 }
 
-func (s *sim) drainOf(ctx context.Context, c *cluster.Cluster, change ...func(*Request)) (Result, []Progress, error) {
-	var reports []Progress
+func (s *sim) drainOf(ctx context.Context, c *cluster.Cluster, change ...func(*Request)) (Result, []operation.DrainProgress, error) {
+	var reports []operation.DrainProgress
 	req := Request{
 		Cluster: c, Node: node, Operation: "op-1", Settings: NewSettings(config.Drain{}),
-		Deadline: time.Now().Add(time.Minute), Report: func(p Progress) { reports = append(reports, p) },
+		Deadline: time.Now().Add(time.Minute), Report: func(p operation.DrainProgress) { reports = append(reports, p) },
 	}
 	for _, f := range change {
 		f(&req)
@@ -138,24 +139,24 @@ func (s *sim) spend(pod *core.Pod) error {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase != core.PodRunning {
 		return nil
 	}
-	var covering []*policy.PodDisruptionBudget
+	var matching []*policy.PodDisruptionBudget
 	for _, b := range s.budgets() {
 		if b.Namespace == pod.Namespace && selects(b, pod) {
-			covering = append(covering, b)
+			matching = append(matching, b)
 		}
 	}
-	if len(covering) > 1 {
+	if len(matching) > 1 {
 		return &apierrors.StatusError{ErrStatus: meta.Status{Status: meta.StatusFailure, Code: http.StatusInternalServerError,
 			Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."}}
 	}
-	if len(covering) == 0 || !isReady(pod) && freesUnready(covering[0]) {
+	if len(matching) == 0 || !isReady(pod) && allowsUnhealthyEviction(matching[0]) {
 		return nil
 	}
-	b := covering[0]
+	b := matching[0]
 	if b.Status.DisruptionsAllowed == 0 {
 		s.refused++
 		err := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
-		err.ErrStatus.Details.Causes = []meta.StatusCause{{Type: policy.DisruptionBudgetCause, Message: "The disruption budget " + b.Name + " " + needs(b)}}
+		err.ErrStatus.Details.Causes = []meta.StatusCause{{Type: policy.DisruptionBudgetCause, Message: "The disruption budget " + b.Name + " " + budgetStatus(b)}}
 		return err
 	}
 	b.Status.DisruptionsAllowed--
@@ -371,8 +372,9 @@ func namespace(name string) *core.Namespace {
 	return &core.Namespace{TypeMeta: meta.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: meta.ObjectMeta{Name: name}}
 }
 
-func daemonSet(name string) *apps.DaemonSet {
-	return &apps.DaemonSet{TypeMeta: meta.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, ObjectMeta: meta.ObjectMeta{Namespace: "app", Name: name}}
+// agentDaemonSet is the DaemonSet whose pods run on every node.
+func agentDaemonSet() *apps.DaemonSet {
+	return &apps.DaemonSet{TypeMeta: meta.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, ObjectMeta: meta.ObjectMeta{Namespace: "app", Name: "agent"}}
 }
 
 func budget(name string, change func(*policy.PodDisruptionBudgetSpec)) *policy.PodDisruptionBudget {

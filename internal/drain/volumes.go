@@ -1,7 +1,6 @@
 package drain
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,47 +9,31 @@ import (
 	core "k8s.io/api/core/v1"
 )
 
-// detach waits until the volumes of the pods that have left are detached: until
-// then a pod that needs one cannot start elsewhere. It takes no longer than the
-// settings and the deadline allow, and what is attached after that is a warning.
-func (r *run) detach(ctx context.Context) error {
-	if !r.settings.WaitForVolumeDetach {
-		return nil
+// detachLimit returns until when the volumes of the pods that have left are waited for.
+func (s snapshot) detachLimit() time.Time { return s.emptied.Add(s.settings.VolumeDetachTimeout) }
+
+// detached returns the verdict on a node whose pods have left: it goes on until their
+// volumes are detached, because a pod that needs one cannot start elsewhere before. It
+// takes no longer than the settings and the deadline allow, and what is attached after
+// that is a warning.
+func (s snapshot) detached(now time.Time) verdict {
+	if !s.waitsForVolumes() {
+		return verdict{outcome: done}
 	}
-	limit := time.Now().Add(r.settings.VolumeDetachTimeout)
-	told := ""
-	for {
-		now := time.Now()
-		volumes := r.attached()
-		names := strings.Join(volumes, ", ")
-		if len(volumes) == 0 || r.node() == nil {
-			return nil
-		}
-		if told != names {
-			told = names
-			r.out.printf("waiting for volumes to be detached: %s", names)
-		}
-		if !now.Before(limit) {
-			return r.stillAttached(names)
-		}
-		if err := r.wait(ctx, earliest(limit, r.report(now))); err != nil {
-			if ctx.Err() == context.DeadlineExceeded {
-				return r.stillAttached(names)
-			}
-			return err
-		}
+	if now.Before(s.detachLimit()) && now.Before(s.deadline) {
+		return verdict{}
 	}
+	return verdict{outcome: done, warning: fmt.Sprintf("volumes still attached to node %s after its pods have ended: %s",
+		s.name, strings.Join(s.volumes, ", "))}
 }
 
-func (r *run) stillAttached(names string) error {
-	warning := fmt.Sprintf("volumes still attached to node %s after its pods have ended: %s", r.req.Node, names)
-	r.warnings = append(r.warnings, warning)
-	r.out.printf("%s", warning)
-	return nil
+// waitsForVolumes reports whether volumes have to be detached before the drain is done.
+func (s snapshot) waitsForVolumes() bool {
+	return s.settings.WaitForVolumeDetach && len(s.volumes) > 0 && s.node != nil
 }
 
-// attached are the volumes attached to the node that no pod on it uses any more.
-func (r *run) attached() (names []string) {
+// unusedVolumes returns the volumes attached to the node that no pod on it uses.
+func (r *run) unusedVolumes() (names []string) {
 	used := map[string]bool{}
 	for _, p := range r.watch.PodsOn(r.req.Node) {
 		if ours := r.pods[p.UID]; ours != nil && ours.gone {
@@ -69,8 +52,8 @@ func (r *run) attached() (names []string) {
 	return names
 }
 
-// claims are the names of the pod's volume claims; that of an ephemeral volume
-// is the pod's name and the volume's.
+// claims returns the names of the pod's volume claims; that of an ephemeral volume is the
+// pod's name and the volume's.
 func claims(pod *core.Pod) (names []string) {
 	for _, v := range pod.Spec.Volumes {
 		switch {

@@ -35,7 +35,7 @@ func history(t *testing.T, c client.Client, id string) []*historypb.HistoryEvent
 // then a workflow task waits about 40 ms once the burst of 20 is used up.
 func TestStepsAreNotThrottled(t *testing.T) {
 	c := dial(t, start(t, t.TempDir()))
-	work(t, c)
+	startWorker(t, c)
 	run, err := c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "chain", TaskQueue: queue}, chain, 70)
 	require.NoError(t, err)
 	require.NoError(t, run.Get(t.Context(), nil))
@@ -59,8 +59,8 @@ func TestStepsAreNotThrottled(t *testing.T) {
 // shorter than a second.
 func TestShortTimersAreShort(t *testing.T) {
 	c := dial(t, start(t, t.TempDir()))
-	work(t, c)
-	run, err := c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "nap", TaskQueue: queue}, nap, 50*time.Millisecond)
+	startWorker(t, c)
+	run, err := c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "nap", TaskQueue: queue}, echoSleepEcho, 50*time.Millisecond)
 	require.NoError(t, err)
 	require.NoError(t, run.Get(t.Context(), nil))
 
@@ -137,8 +137,8 @@ func TestKilledEngine(t *testing.T) {
 	if dir := os.Getenv("EBB_TEST_KILLED_ENGINE"); dir != "" {
 		s := start(t, dir)
 		c := dial(t, s)
-		work(t, c)
-		_, err := c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "op", TaskQueue: queue}, nap, 4*time.Second)
+		startWorker(t, c)
+		_, err := c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "op", TaskQueue: queue}, echoSleepEcho, 4*time.Second)
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return len(history(t, c, "op")) >= 11 }, 20*time.Second, 10*time.Millisecond)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "sleeping"), nil, 0o600))
@@ -165,7 +165,7 @@ func TestKilledEngine(t *testing.T) {
 	c := dial(t, start(t, dir))
 	before := history(t, c, "op")
 	require.GreaterOrEqual(t, len(before), 11, "what was acknowledged is there")
-	work(t, c)
+	startWorker(t, c)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	var result string
@@ -178,7 +178,7 @@ func TestWildcardHostIsReachedOnLoopback(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(s.Stop)
 	require.Contains(t, s.Address(), "127.0.0.1:")
-	_, err = engine.Identity(t.Context(), dial(t, s), s.Namespace())
+	_, err = engine.ID(t.Context(), dial(t, s), s.Namespace())
 	require.NoError(t, err)
 }
 

@@ -20,21 +20,26 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"ebb/internal/wait"
 )
 
-// Ports that are used unless others are asked for: those of `temporal server start-dev`.
+// Default ports of `ebb dev`: those of `temporal server start-dev`.
 const (
 	DefaultPort   = 7233
 	DefaultUIPort = 8233
 )
 
-// startTimeout is how long the server may take until it serves; it takes one to
-// three seconds on two cores.
+// startTimeout is how long the server may take to start; it takes one to three seconds
+// on two cores.
 const startTimeout = 60 * time.Second
 
-// Options of the embedded engine.
+// probeInterval is the time between two questions whether a server that starts serves.
+const probeInterval = 20 * time.Millisecond
+
+// Options of the embedded server.
 type Options struct {
-	Dir       string // state directory, made with mode 0700; the engine's file is temporal.db in it
+	Dir       string // state directory, created with mode 0700; the database is temporal.db in it
 	Host      string // address to listen on, default 127.0.0.1
 	Port      int    // of the gRPC frontend; 0 = a free one
 	UIPort    int    // of the Web UI; 0 = a free one, -1 = no Web UI
@@ -42,16 +47,16 @@ type Options struct {
 	Log       *zap.Logger
 }
 
-// Server is a running engine.
+// Server is a running Temporal server with its Web UI.
 type Server struct {
-	options Options
-	lock    *os.File
-	server  temporal.Server
-	ui      *uiserver.Server
-	stop    sync.Once
+	options  Options
+	lock     *os.File
+	server   temporal.Server
+	ui       *uiserver.Server
+	stopOnce sync.Once
 }
 
-// DefaultDir is where the engine's file is kept: $XDG_STATE_HOME/ebb, or
+// DefaultDir returns the default state directory: $XDG_STATE_HOME/ebb, or
 // ~/.local/state/ebb.
 func DefaultDir() (string, error) {
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
@@ -64,8 +69,8 @@ func DefaultDir() (string, error) {
 	return filepath.Join(home, ".local", "state", "ebb"), nil
 }
 
-// Start starts the engine and returns when it serves. It fails with what to do
-// when a port is taken or another process has the file.
+// Start starts the server and returns when it serves. The error says what to do when a
+// port is taken or another process uses the state directory.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{options: o.withDefaults()}
 	if err := s.start(ctx); err != nil {
@@ -115,26 +120,26 @@ func (s *Server) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// Address is the host:port of the gRPC frontend.
+// Address returns the host:port of the gRPC frontend.
 func (s *Server) Address() string {
-	return net.JoinHostPort(reachable(s.options.Host), strconv.Itoa(s.options.Port))
+	return net.JoinHostPort(dialHost(s.options.Host), strconv.Itoa(s.options.Port))
 }
 
-// Namespace is the namespace that was registered.
+// Namespace returns the namespace that was registered.
 func (s *Server) Namespace() string { return s.options.Namespace }
 
-// UI is the address of the Web UI, or empty when there is none.
+// UI returns the URL of the Web UI, empty when there is none.
 func (s *Server) UI() string {
 	if s.options.UIPort == -1 {
 		return ""
 	}
-	return "http://" + net.JoinHostPort(reachable(s.options.Host), strconv.Itoa(s.options.UIPort))
+	return "http://" + net.JoinHostPort(dialHost(s.options.Host), strconv.Itoa(s.options.UIPort))
 }
 
-// Stop ends the engine; the file stays and may be opened again. It may be called
-// more than once.
+// Stop stops the server. The database stays and can be used by the next one. It may be
+// called more than once.
 func (s *Server) Stop() {
-	s.stop.Do(func() {
+	s.stopOnce.Do(func() {
 		if s.ui != nil {
 			s.ui.Stop()
 		}
@@ -159,17 +164,14 @@ func (s *Server) awaitServing(ctx context.Context) error {
 	}
 	defer func() { _ = conn.Close() }() // nothing was written
 	health := grpc_health_v1.NewHealthClient(conn)
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		answer, err := health.Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "temporal.api.workflowservice.v1.WorkflowService"})
-		if err == nil && answer.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the Temporal server at %s does not serve: %w", s.Address(), errors.Join(ctx.Err(), err))
-		case <-ticker.C:
-		}
+	var last error // of the health service
+	err = wait.Poll(ctx, probeInterval, func() (bool, error) {
+		var answer *grpc_health_v1.HealthCheckResponse
+		answer, last = health.Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "temporal.api.workflowservice.v1.WorkflowService"})
+		return last == nil && answer.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING, nil
+	})
+	if err != nil {
+		return fmt.Errorf("the Temporal server at %s does not serve: %w", s.Address(), errors.Join(err, last))
 	}
+	return nil
 }

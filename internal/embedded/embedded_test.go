@@ -42,8 +42,8 @@ func dial(t testing.TB, s *Server) client.Client {
 
 func echo(_ context.Context, text string) (string, error) { return text, nil }
 
-// nap runs an activity, sleeps, and runs it again.
-func nap(ctx workflow.Context, d time.Duration) (string, error) {
+// echoSleepEcho runs an activity, sleeps, and runs it again.
+func echoSleepEcho(ctx workflow.Context, d time.Duration) (string, error) {
 	ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{StartToCloseTimeout: time.Minute})
 	if err := workflow.ExecuteActivity(ctx, echo, "before").Get(ctx, nil); err != nil {
 		return "", err
@@ -56,10 +56,10 @@ func nap(ctx workflow.Context, d time.Duration) (string, error) {
 	return text, err
 }
 
-func work(t testing.TB, c client.Client) {
+func startWorker(t testing.TB, c client.Client) {
 	t.Helper()
 	w := worker.New(c, queue, worker.Options{})
-	w.RegisterWorkflow(nap)
+	w.RegisterWorkflow(echoSleepEcho)
 	w.RegisterWorkflow(chain)
 	w.RegisterActivity(echo)
 	require.NoError(t, w.Start())
@@ -71,10 +71,10 @@ func TestWorkflowSurvivesARestartOfTheEngine(t *testing.T) {
 	first := start(t, dir)
 	c := dial(t, first)
 	w := worker.New(c, queue, worker.Options{})
-	w.RegisterWorkflow(nap)
+	w.RegisterWorkflow(echoSleepEcho)
 	w.RegisterActivity(echo)
 	require.NoError(t, w.Start())
-	run, err := c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "op-1", TaskQueue: queue}, nap, 2*time.Second)
+	run, err := c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "op-1", TaskQueue: queue}, echoSleepEcho, 2*time.Second)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { // the timer is running
 		history := c.GetWorkflowHistory(t.Context(), "op-1", run.GetRunID(), false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
@@ -85,17 +85,17 @@ func TestWorkflowSurvivesARestartOfTheEngine(t *testing.T) {
 		}
 		return false
 	}, 20*time.Second, 50*time.Millisecond)
-	before, err := engine.Identity(t.Context(), c, first.Namespace())
+	before, err := engine.ID(t.Context(), c, first.Namespace())
 	require.NoError(t, err)
 	w.Stop()
 	first.Stop()
 
 	second := start(t, dir)
 	c = dial(t, second)
-	after, err := engine.Identity(t.Context(), c, second.Namespace())
+	after, err := engine.ID(t.Context(), c, second.Namespace())
 	require.NoError(t, err)
 	require.Equal(t, before, after, "it is the same engine")
-	work(t, c)
+	startWorker(t, c)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	var result string
@@ -161,11 +161,11 @@ func TestWebUIAnswers(t *testing.T) {
 
 func TestSchedulesWork(t *testing.T) {
 	c := dial(t, start(t, t.TempDir()))
-	work(t, c)
+	startWorker(t, c)
 	_, err := c.ScheduleClient().Create(t.Context(), client.ScheduleOptions{
 		ID:     "every-second",
 		Spec:   client.ScheduleSpec{Intervals: []client.ScheduleIntervalSpec{{Every: time.Second}}},
-		Action: &client.ScheduleWorkflowAction{ID: "tick", Workflow: nap, Args: []any{time.Millisecond}, TaskQueue: queue},
+		Action: &client.ScheduleWorkflowAction{ID: "tick", Workflow: echoSleepEcho, Args: []any{time.Millisecond}, TaskQueue: queue},
 	})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
@@ -191,7 +191,7 @@ func BenchmarkActivity(b *testing.B) {
 	require.NoError(b, err)
 	defer s.Stop()
 	c := dial(b, s)
-	work(b, c)
+	startWorker(b, c)
 	b.ResetTimer()
 	run, err := c.ExecuteWorkflow(b.Context(), client.StartWorkflowOptions{TaskQueue: queue}, chain, b.N)
 	require.NoError(b, err)

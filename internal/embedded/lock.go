@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// lockDir makes this process the only one that opens the engine's file. The lock
-// is the kernel's, so that it ends with the process, however that ends.
+// lockDir locks the state directory for this process, with flock: the lock ends with the
+// process, however that ends. The error names the process that has it.
 func lockDir(dir string) (*os.File, error) {
 	path := filepath.Join(dir, "lock")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) // #nosec G304 -- the state directory is configuration

@@ -24,30 +24,31 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// retention is how long a closed operation can still be looked at, and its ID
-// cannot be used again. The server's own default is one day.
+// retention is how long closed workflows are kept; as long, their IDs cannot be used
+// again. The server's own default is one day.
 const retention = 30 * 24 * time.Hour
 
 const clusterName = "ebb"
 
-// pollsPerSecond is how often a task queue of the history service may be read.
+// maxPollRPS is how often a task queue of the history service may be read.
 // The server's default of 20 a second, with a burst of 20, is per history shard
 // and meant for thousands of them: with one shard every step of an operation
 // after the first twenty waits 1/20 s to be dispatched.
-const pollsPerSecond = 100_000
+const maxPollRPS = 100_000
 
-// timerShift is the shortest timer, and so the shortest backoff of a retry, that
+// timerMaxTimeShift is the shortest timer, and so the shortest backoff of a retry, that
 // the history service keeps to. The server's default of 1 s allows for the
 // clocks of many hosts to differ; here there is one clock.
-const timerShift = 20 * time.Millisecond
+const timerMaxTimeShift = 20 * time.Millisecond
 
-func tuning() dynamicconfig.Client {
+// dynamicConfig returns the server's dynamic configuration for a single host.
+func dynamicConfig() dynamicconfig.Client {
 	return dynamicconfig.StaticClient{
-		dynamicconfig.TransferProcessorMaxPollRPS.Key():   pollsPerSecond,
-		dynamicconfig.TimerProcessorMaxPollRPS.Key():      pollsPerSecond,
-		dynamicconfig.VisibilityProcessorMaxPollRPS.Key(): pollsPerSecond,
-		dynamicconfig.OutboundProcessorMaxPollRPS.Key():   pollsPerSecond,
-		dynamicconfig.TimerProcessorMaxTimeShift.Key():    timerShift,
+		dynamicconfig.TransferProcessorMaxPollRPS.Key():   maxPollRPS,
+		dynamicconfig.TimerProcessorMaxPollRPS.Key():      maxPollRPS,
+		dynamicconfig.VisibilityProcessorMaxPollRPS.Key(): maxPollRPS,
+		dynamicconfig.OutboundProcessorMaxPollRPS.Key():   maxPollRPS,
+		dynamicconfig.TimerProcessorMaxTimeShift.Key():    timerMaxTimeShift,
 		dynamicconfig.EnableServerVersionCheck.Key():      false, // it would call home
 
 		// A worker that stops has its open polls answered, so that no task is handed
@@ -63,7 +64,7 @@ func tuning() dynamicconfig.Client {
 
 func newServer(o Options, ports servicePorts) (temporal.Server, error) {
 	cfg, hosts := serverConfig(o, ports)
-	if err := prepareStore(o, cfg); err != nil {
+	if err := ensureDatabase(o, cfg); err != nil {
 		return nil, err
 	}
 	logger := log.NewZapLogger(o.Log.Named("temporal").WithOptions(zap.IncreaseLevel(zapcore.ErrorLevel)))
@@ -76,7 +77,7 @@ func newServer(o Options, ports servicePorts) (temporal.Server, error) {
 		temporal.ForServices(temporal.DefaultServices),
 		temporal.WithStaticHosts(hosts),
 		temporal.WithLogger(logger),
-		temporal.WithDynamicConfigClient(tuning()),
+		temporal.WithDynamicConfigClient(dynamicConfig()),
 		temporal.WithAuthorizer(authorization.NewNoopAuthorizer()),
 		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return claims }),
 	)
@@ -90,11 +91,11 @@ func serverConfig(o Options, ports servicePorts) (*config.Config, map[primitives
 		if service == primitives.FrontendService {
 			host = o.Host
 		}
-		address := net.JoinHostPort(reachable(host), strconv.Itoa(p))
+		address := net.JoinHostPort(dialHost(host), strconv.Itoa(p))
 		cfg.Services[string(service)] = config.Service{RPC: config.RPC{GRPCPort: p, BindOnIP: host}}
 		hosts[service] = static.Hosts{All: []string{address}, Self: address}
 	}
-	frontend := net.JoinHostPort(reachable(o.Host), strconv.Itoa(o.Port))
+	frontend := net.JoinHostPort(dialHost(o.Host), strconv.Itoa(o.Port))
 	cfg.Global.Membership = config.Membership{MaxJoinDuration: startTimeout, BroadcastAddress: "127.0.0.1"}
 	cfg.PublicClient = config.PublicClient{HostPort: frontend}
 	cfg.DCRedirectionPolicy = config.DCRedirectionPolicy{Policy: "noop"}
@@ -124,12 +125,13 @@ func serverConfig(o Options, ports servicePorts) (*config.Config, map[primitives
 	return cfg, hosts
 }
 
-// prepareStore makes the file with its schema and the namespace, once.
-func prepareStore(o Options, cfg *config.Config) error {
+// ensureDatabase creates the database with its schema, and the namespace, if they do not
+// exist.
+func ensureDatabase(o Options, cfg *config.Config) error {
 	store := cfg.Persistence.DataStores[sqlite.PluginName].SQL
 	path := databasePath(o.Dir)
 	if _, err := os.Stat(path); os.IsNotExist(err) {
-		if err := createStore(store, path); err != nil {
+		if err := createDatabase(store, path); err != nil {
 			return fmt.Errorf("create %s: %w", path, err)
 		}
 	}
@@ -144,9 +146,9 @@ func prepareStore(o Options, cfg *config.Config) error {
 	return nil
 }
 
-// createStore sets the schema up in a file beside the real one and moves it into
-// place, so that a crash in the middle leaves no half-made file.
-func createStore(store *config.SQL, path string) error {
+// createDatabase sets up the schema in a file beside path and renames it, so that a crash
+// leaves no incomplete database.
+func createDatabase(store *config.SQL, path string) error {
 	draft, draftPath := *store, path+".new"
 	draft.DatabaseName = uriPath(draftPath)
 	draft.ConnectAttributes = map[string]string{"mode": "rwc"}
@@ -168,6 +170,6 @@ func createStore(store *config.SQL, path string) error {
 
 func databasePath(dir string) string { return filepath.Join(dir, "temporal.db") }
 
-// uriPath escapes what would end the path in a SQLite URI (?, #, %); the plugin
-// puts the name of the database into one as it is.
+// uriPath returns path with the characters escaped that have a meaning in a SQLite URI
+// (?, #, %): the plugin inserts the name of the database unescaped.
 func uriPath(path string) string { return (&url.URL{Path: path}).EscapedPath() }

@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"time"
 
 	uiserver "github.com/temporalio/ui-server/v2/server"
 	uiconfig "github.com/temporalio/ui-server/v2/server/config"
 	uioptions "github.com/temporalio/ui-server/v2/server/server_options"
+
+	"ebb/internal/wait"
 )
 
 // startUI starts the Web UI and returns when it answers.
@@ -29,21 +30,14 @@ func (s *Server) startUI(ctx context.Context) error {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		if answers(ctx, s.UI()+"/healthz") {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the Web UI at %s does not answer: %w", s.UI(), ctx.Err())
-		case <-ticker.C:
-		}
+	err := wait.Poll(ctx, probeInterval, func() (bool, error) { return isHealthy(ctx, s.UI()+"/healthz"), nil })
+	if err != nil {
+		return fmt.Errorf("the Web UI at %s does not answer: %w", s.UI(), err)
 	}
+	return nil
 }
 
-func answers(ctx context.Context, url string) bool {
+func isHealthy(ctx context.Context, url string) bool {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return false

@@ -9,12 +9,12 @@ var (
 	servicesDesc = prometheus.NewDesc("ebb_endpoints_services", "Services that clients ask for.", nil, nil)
 	streamsDesc  = prometheus.NewDesc("ebb_endpoints_streams", "Streams of clients.", nil, nil)
 	changesDesc  = prometheus.NewDesc("ebb_endpoints_changes_total", "Changes of the endpoints of services that clients ask for.", nil, nil)
-	refusalsDesc = prometheus.NewDesc("ebb_endpoints_refusals_total", "Updates that a client did not accept (NACK): there should be none.", nil, nil)
+	nacksDesc    = prometheus.NewDesc("ebb_endpoints_refusals_total", "Updates that a client did not accept (NACK): there should be none.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (s *Server) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{clustersDesc, servicesDesc, streamsDesc, changesDesc, refusalsDesc} {
+	for _, d := range []*prometheus.Desc{clustersDesc, servicesDesc, streamsDesc, changesDesc, nacksDesc} {
 		to <- d
 	}
 }
@@ -26,5 +26,5 @@ func (s *Server) Collect(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(servicesDesc, prometheus.GaugeValue, float64(now.Services))
 	to <- prometheus.MustNewConstMetric(streamsDesc, prometheus.GaugeValue, float64(now.Streams))
 	to <- prometheus.MustNewConstMetric(changesDesc, prometheus.CounterValue, float64(now.Changes))
-	to <- prometheus.MustNewConstMetric(refusalsDesc, prometheus.CounterValue, float64(now.Refusals))
+	to <- prometheus.MustNewConstMetric(nacksDesc, prometheus.CounterValue, float64(now.NACKs))
 }

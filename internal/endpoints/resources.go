@@ -15,37 +15,38 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// served are the types of resources that clients may ask for. All resources of a
-// service have the name that the client asked for first.
-var served = []string{resource.ListenerType, resource.RouteType, resource.ClusterType, resource.EndpointType}
+// resourceTypes are the type URLs that are served. All resources of a service have the
+// same name (see ResourceName).
+var resourceTypes = []string{resource.ListenerType, resource.RouteType, resource.ClusterType, resource.EndpointType}
 
-// way is what leads a client from the name of a service to its endpoints: everything
-// but those. It is the same for every service and never changes.
-func way(name string) (map[string]types.Resource, error) {
-	listener, err := listenerOf(name)
+// routingResources returns the listener, the route configuration and the cluster that
+// lead a client from the name of a service to its endpoints, by type URL. They depend
+// on the name only.
+func routingResources(name string) (map[string]types.Resource, error) {
+	listener, err := apiListener(name)
 	if err != nil {
 		return nil, err
 	}
-	return map[string]types.Resource{resource.ListenerType: listener, resource.RouteType: routeOf(name), resource.ClusterType: clusterOf(name)}, nil
+	return map[string]types.Resource{resource.ListenerType: listener, resource.RouteType: routeConfiguration(name), resource.ClusterType: edsCluster(name)}, nil
 }
 
-// sameStream has the client ask for the next resource on the stream on which it got
-// this one.
-func sameStream() *configcore.ConfigSource {
+// adsConfigSource makes the client request the next resource on the same ADS stream.
+func adsConfigSource() *configcore.ConfigSource {
 	return &configcore.ConfigSource{
 		ResourceApiVersion:    configcore.ApiVersion_V3,
 		ConfigSourceSpecifier: &configcore.ConfigSource_Ads{Ads: &configcore.AggregatedConfigSource{}},
 	}
 }
 
-func listenerOf(name string) (*configlistener.Listener, error) {
-	last, err := anypb.New(&router.Router{})
+// apiListener returns the listener as gRPC clients use it, with the route by RDS.
+func apiListener(name string) (*configlistener.Listener, error) {
+	routerConfig, err := anypb.New(&router.Router{})
 	if err != nil {
 		return nil, err
 	}
-	api, err := marshal(&manager.HttpConnectionManager{
-		RouteSpecifier: &manager.HttpConnectionManager_Rds{Rds: &manager.Rds{ConfigSource: sameStream(), RouteConfigName: name}},
-		HttpFilters:    []*manager.HttpFilter{{Name: wellknown.Router, ConfigType: &manager.HttpFilter_TypedConfig{TypedConfig: last}}},
+	api, err := marshalAny(&manager.HttpConnectionManager{
+		RouteSpecifier: &manager.HttpConnectionManager_Rds{Rds: &manager.Rds{ConfigSource: adsConfigSource(), RouteConfigName: name}},
+		HttpFilters:    []*manager.HttpFilter{{Name: wellknown.Router, ConfigType: &manager.HttpFilter_TypedConfig{TypedConfig: routerConfig}}},
 	})
 	if err != nil {
 		return nil, err
@@ -53,13 +54,15 @@ func listenerOf(name string) (*configlistener.Listener, error) {
 	return &configlistener.Listener{Name: name, ApiListener: &configlistener.ApiListener{ApiListener: api}}, nil
 }
 
-// marshal is deterministic, so that every gateway says the same.
-func marshal(m proto.Message) (*anypb.Any, error) {
+// marshalAny packs m deterministically, so that every gateway sends the same bytes.
+func marshalAny(m proto.Message) (*anypb.Any, error) {
 	a := new(anypb.Any)
 	return a, anypb.MarshalFrom(a, m, proto.MarshalOptions{Deterministic: true})
 }
 
-func routeOf(name string) *configroute.RouteConfiguration {
+// routeConfiguration returns a configuration that routes every request to the cluster
+// of the same name.
+func routeConfiguration(name string) *configroute.RouteConfiguration {
 	all := &configroute.Route{
 		Match: &configroute.RouteMatch{PathSpecifier: &configroute.RouteMatch_Prefix{Prefix: ""}},
 		Action: &configroute.Route_Route{Route: &configroute.RouteAction{
@@ -71,13 +74,13 @@ func routeOf(name string) *configroute.RouteConfiguration {
 	}
 }
 
-// clusterOf has no panic threshold: below it, Envoy would send new traffic to
-// endpoints that drain, however few the others are.
-func clusterOf(name string) *configcluster.Cluster {
+// edsCluster returns a cluster whose endpoints come by EDS. Its panic threshold is 0:
+// when few endpoints are healthy, Envoy must not send new traffic to draining ones.
+func edsCluster(name string) *configcluster.Cluster {
 	return &configcluster.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: &configcluster.Cluster_Type{Type: configcluster.Cluster_EDS},
-		EdsClusterConfig:     &configcluster.Cluster_EdsClusterConfig{EdsConfig: sameStream(), ServiceName: name},
+		EdsClusterConfig:     &configcluster.Cluster_EdsClusterConfig{EdsConfig: adsConfigSource(), ServiceName: name},
 		LbPolicy:             configcluster.Cluster_ROUND_ROBIN,
 		CommonLbConfig:       &configcluster.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}},
 	}

@@ -1,5 +1,5 @@
-// Package engine connects to Temporal. Which Temporal that is, the embedded one
-// or a cluster of its own, only the standard TEMPORAL_* settings tell.
+// Package engine connects to Temporal: the embedded server or a Temporal cluster, as the
+// standard TEMPORAL_* settings say.
 package engine
 
 import (
@@ -19,21 +19,34 @@ import (
 // TaskQueue is the queue that Ebb's workers poll.
 const TaskQueue = "ebb"
 
-// Options override what the environment and the profile say; empty = they decide.
+// Options override the environment and the profile; an empty field does not.
 type Options struct {
 	Address   string // host:port
 	Namespace string
 }
 
-// Dial connects as TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, the TLS and API key
-// settings, or the profile named by TEMPORAL_PROFILE say; the default is
-// localhost:7233 and namespace "default". The error says which address did not
-// answer and what to do.
+// Dial connects with TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, the TLS and API key settings,
+// or the profile named by TEMPORAL_PROFILE; the default is localhost:7233 and namespace
+// "default". The error says which address did not answer and what to do.
 func Dial(ctx context.Context, log *zap.Logger, o Options) (client.Client, error) {
-	options, err := Resolve(o)
+	options, err := LoadClientOptions(o)
 	if err != nil {
 		return nil, err
 	}
+	return dial(ctx, log, options)
+}
+
+// Connect is Dial without overrides. It returns the namespace, too.
+func Connect(ctx context.Context, log *zap.Logger) (c client.Client, namespace string, err error) {
+	options, err := LoadClientOptions(Options{})
+	if err != nil {
+		return nil, "", err
+	}
+	c, err = dial(ctx, log, options)
+	return c, options.Namespace, err
+}
+
+func dial(ctx context.Context, log *zap.Logger, options client.Options) (client.Client, error) {
 	options.Logger = Logger(log)
 	c, err := client.DialContext(ctx, options)
 	if err != nil {
@@ -42,7 +55,7 @@ func Dial(ctx context.Context, log *zap.Logger, o Options) (client.Client, error
 	return c, nil
 }
 
-// dialError tells apart what a user can do something about.
+// dialError returns the error of a Dial with what a user can do about it.
 func dialError(ctx context.Context, o client.Options, err error) error {
 	var refused *serviceerror.PermissionDenied
 	switch {
@@ -57,8 +70,8 @@ func dialError(ctx context.Context, o client.Options, err error) error {
 	}
 }
 
-// Resolve is what Dial connects with.
-func Resolve(o Options) (client.Options, error) {
+// LoadClientOptions returns the options that Dial connects with.
+func LoadClientOptions(o Options) (client.Options, error) {
 	options, err := envconfig.LoadDefaultClientOptions()
 	if err != nil {
 		return client.Options{}, fmt.Errorf("TEMPORAL_* settings: %w", err)
@@ -78,9 +91,9 @@ func Resolve(o Options) (client.Options, error) {
 	return options, nil
 }
 
-// Identity names the engine and namespace a client talks to: the cluster ID,
-// which is made once and kept in the engine's store, and the namespace.
-func Identity(ctx context.Context, c client.Client, namespace string) (string, error) {
+// ID returns what identifies the Temporal server and namespace of a client: the cluster
+// ID, which is kept in the server's database, and the namespace.
+func ID(ctx context.Context, c client.Client, namespace string) (string, error) {
 	info, err := c.WorkflowService().GetClusterInfo(ctx, &workflowservice.GetClusterInfoRequest{})
 	if err != nil {
 		return "", fmt.Errorf("identify the Temporal engine: %w", err)

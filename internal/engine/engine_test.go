@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// isolate keeps a developer's own Temporal settings out of the test.
-func isolate(t *testing.T) {
+// clearTemporalEnv keeps a developer's own Temporal settings out of the test.
+func clearTemporalEnv(t *testing.T) {
 	t.Helper()
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	for _, name := range []string{"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE", "TEMPORAL_API_KEY"} {
@@ -22,32 +22,32 @@ func isolate(t *testing.T) {
 	}
 }
 
-func TestResolve(t *testing.T) {
-	isolate(t)
-	o, err := Resolve(Options{})
+func TestLoadClientOptions(t *testing.T) {
+	clearTemporalEnv(t)
+	o, err := LoadClientOptions(Options{})
 	require.NoError(t, err)
 	require.Equal(t, "localhost:7233", o.HostPort)
 	require.Equal(t, "default", o.Namespace)
 
 	t.Setenv("TEMPORAL_ADDRESS", "temporal.example:7233")
 	t.Setenv("TEMPORAL_NAMESPACE", "ops")
-	o, err = Resolve(Options{})
+	o, err = LoadClientOptions(Options{})
 	require.NoError(t, err)
 	require.Equal(t, "temporal.example:7233", o.HostPort)
 	require.Equal(t, "ops", o.Namespace)
 
-	o, err = Resolve(Options{Address: "127.0.0.1:1", Namespace: "mine"})
+	o, err = LoadClientOptions(Options{Address: "127.0.0.1:1", Namespace: "mine"})
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.1:1", o.HostPort)
 	require.Equal(t, "mine", o.Namespace)
 
 	t.Setenv("TEMPORAL_PROFILE", "nowhere")
-	_, err = Resolve(Options{})
+	_, err = LoadClientOptions(Options{})
 	require.ErrorContains(t, err, "nowhere")
 }
 
 func TestDialWhereNothingAnswers(t *testing.T) {
-	isolate(t)
+	clearTemporalEnv(t)
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	address := l.Addr().String()

@@ -5,7 +5,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Logger is a Temporal SDK logger that writes to zap.
+// Logger returns a Temporal SDK logger that writes to z.
 func Logger(z *zap.Logger) log.Logger {
 	return logger{z.WithOptions(zap.AddCallerSkip(1)).Sugar()}
 }

@@ -1,5 +1,5 @@
-// Package etcd looks at the etcd of a cluster whose control planes run it
-// themselves ("stacked", as kubeadm sets it up by default), through one of them.
+// Package etcd checks the members of a stacked etcd, which runs on the control planes
+// of its Kubernetes cluster as kubeadm sets it up by default.
 package etcd
 
 import (
@@ -21,8 +21,8 @@ import (
 // memberTimeout is how long one member may take to answer.
 const memberTimeout = 3 * time.Second
 
-// Access says how etcd is reached.
-type Access struct {
+// ClientConfig is how to connect to etcd.
+type ClientConfig struct {
 	Dial                 func(ctx context.Context, address string) (net.Conn, error)
 	Address              string // host:port of one member
 	CA, Certificate, Key []byte // PEM, of a client
@@ -30,14 +30,14 @@ type Access struct {
 
 // Member is one member of an etcd cluster.
 type Member struct {
-	Name    string // the name of its node, as kubeadm names it; empty = it has been added and never started
-	Learner bool   // it does not count for the quorum yet
-	Fault   string // why it is not healthy; empty = it is
+	Name        string // the name of its node, as kubeadm names it; empty = it has been added and never started
+	Learner     bool   // it does not count for the quorum yet
+	HealthError string // why it is not healthy; empty = it is
 }
 
-// Look lists the members, each asked for its health. The error is that the list
-// could not be had.
-func Look(ctx context.Context, a Access) ([]Member, error) {
+// ListMembers returns the members with the health of each. The error is about the list
+// of members or of alarms; a member that cannot be reached is not healthy.
+func ListMembers(ctx context.Context, a ClientConfig) ([]Member, error) {
 	client, err := connect(a, a.Address)
 	if err != nil {
 		return nil, err
@@ -55,13 +55,14 @@ func Look(ctx context.Context, a Access) ([]Member, error) {
 	}
 	members := make([]Member, len(list.Members))
 	for i, m := range list.Members {
-		members[i] = Member{Name: m.Name, Learner: m.IsLearner, Fault: fault(ctx, a, m, alarms.Alarms)}
+		members[i] = Member{Name: m.Name, Learner: m.IsLearner, HealthError: healthError(ctx, a, m, alarms.Alarms)}
 	}
 	return members, nil
 }
 
-// fault asks a member itself, with a read that needs the quorum.
-func fault(ctx context.Context, a Access, m *etcdserverpb.Member, alarms []*etcdserverpb.AlarmMember) string {
+// healthError returns why a member is not healthy, "" when it is: it has raised an alarm,
+// or fails a linearizable read, which needs the quorum.
+func healthError(ctx context.Context, a ClientConfig, m *etcdserverpb.Member, alarms []*etcdserverpb.AlarmMember) string {
 	for _, alarm := range alarms {
 		if alarm.MemberID == m.ID && alarm.Alarm != etcdserverpb.AlarmType_NONE {
 			return "it has raised the alarm " + alarm.Alarm.String()
@@ -86,10 +87,11 @@ func fault(ctx context.Context, a Access, m *etcdserverpb.Member, alarms []*etcd
 	return ""
 }
 
-func connect(a Access, endpoint string) (*clientv3.Client, error) {
+// connect returns a client of one endpoint.
+func connect(a ClientConfig, endpoint string) (*clientv3.Client, error) {
 	pair, err := tls.X509KeyPair(a.Certificate, a.Key)
 	if err != nil {
-		return nil, errors.New("the client certificate for etcd cannot be used with its key") // the cause may quote the key
+		return nil, errors.New("the client certificate for etcd cannot be used with its key") // without the cause, which may quote the key
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(a.CA) {
@@ -106,30 +108,30 @@ func connect(a Access, endpoint string) (*clientv3.Client, error) {
 	return client, nil
 }
 
-// Faults compares the members with the control planes of the cluster: each has
-// one member, there is no other, and all are healthy. The control plane that is
-// about to be upgraded (again) may be sick: its absence is what comes next, and
-// the others have to do without it anyway.
-func Faults(members []Member, controlPlanes []string, except string) (faults []string) {
+// CheckMembers returns everything that is wrong with the members: each control plane must
+// have one, there must be no other, and all must be healthy voting members. The member of
+// the control plane except may be missing or unhealthy: that control plane is about to be
+// taken down, and the others have to keep the quorum without it.
+func CheckMembers(members []Member, controlPlanes []string, except string) (problems []string) {
 	seen := map[string]bool{}
 	for _, m := range members {
 		seen[m.Name] = true
 		switch {
 		case m.Name == "":
-			faults = append(faults, "etcd has a member that has never started: remove it (etcdctl member remove)")
+			problems = append(problems, "etcd has a member that has never started: remove it (etcdctl member remove)")
 		case !slices.Contains(controlPlanes, m.Name):
-			faults = append(faults, fmt.Sprintf("etcd has a member %s, which is no control plane of the cluster: remove it (etcdctl member remove), it counts for the quorum", m.Name))
+			problems = append(problems, fmt.Sprintf("etcd has a member %s, which is no control plane of the cluster: remove it (etcdctl member remove), it counts for the quorum", m.Name))
 		case m.Name == except:
 		case m.Learner:
-			faults = append(faults, fmt.Sprintf("etcd member %s is still a learner", m.Name))
-		case m.Fault != "":
-			faults = append(faults, fmt.Sprintf("etcd member %s is not healthy: %s", m.Name, m.Fault))
+			problems = append(problems, fmt.Sprintf("etcd member %s is still a learner", m.Name))
+		case m.HealthError != "":
+			problems = append(problems, fmt.Sprintf("etcd member %s is not healthy: %s", m.Name, m.HealthError))
 		}
 	}
 	for _, name := range controlPlanes {
 		if !seen[name] && name != except {
-			faults = append(faults, fmt.Sprintf("control plane %s has no etcd member", name))
+			problems = append(problems, fmt.Sprintf("control plane %s has no etcd member", name))
 		}
 	}
-	return faults
+	return problems
 }

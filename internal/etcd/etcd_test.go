@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestFaults(t *testing.T) {
+func TestCheckMembers(t *testing.T) {
 	two := []string{"cp1", "cp2"}
 	for _, c := range []struct {
 		name    string
@@ -31,45 +31,45 @@ func TestFaults(t *testing.T) {
 		want    []string
 	}{
 		{"whole", []Member{{Name: "cp1"}, {Name: "cp2"}}, "", nil},
-		{"sick", []Member{{Name: "cp1"}, {Name: "cp2", Fault: "no answer within 3s"}}, "cp1", []string{"etcd member cp2 is not healthy: no answer within 3s"}},
-		{"the one to be upgraded is sick", []Member{{Name: "cp1"}, {Name: "cp2", Fault: "no answer"}}, "cp2", nil},
+		{"sick", []Member{{Name: "cp1"}, {Name: "cp2", HealthError: "no answer within 3s"}}, "cp1", []string{"etcd member cp2 is not healthy: no answer within 3s"}},
+		{"the one to be upgraded is sick", []Member{{Name: "cp1"}, {Name: "cp2", HealthError: "no answer"}}, "cp2", nil},
 		{"the one to be upgraded has left", []Member{{Name: "cp1"}}, "cp2", nil},
 		{"missing", []Member{{Name: "cp1"}}, "", []string{"control plane cp2 has no etcd member"}},
 		{"learner", []Member{{Name: "cp1"}, {Name: "cp2", Learner: true}}, "", []string{"etcd member cp2 is still a learner"}},
 		{
-			"left behind", []Member{{Name: "cp1"}, {Name: "cp2"}, {Name: "cp3", Fault: "no answer"}}, "",
+			"left behind", []Member{{Name: "cp1"}, {Name: "cp2"}, {Name: "cp3", HealthError: "no answer"}}, "",
 			[]string{"etcd has a member cp3, which is no control plane of the cluster: remove it (etcdctl member remove), it counts for the quorum"},
 		},
 		{"never started", []Member{{Name: "cp1"}, {Name: "cp2"}, {}}, "", []string{"etcd has a member that has never started: remove it (etcdctl member remove)"}},
 	} {
-		require.Equal(t, c.want, Faults(c.members, two, c.except), c.name)
+		require.Equal(t, c.want, CheckMembers(c.members, two, c.except), c.name)
 	}
 }
 
-// ring is an etcd cluster of real members on loopback.
-type ring struct {
-	access  Access
+// testCluster is an etcd cluster of real members on loopback.
+type testCluster struct {
+	config  ClientConfig
 	members map[string]*exec.Cmd
 }
 
-func (r *ring) stop(t *testing.T, name string) {
+func (r *testCluster) stop(t *testing.T, name string) {
 	t.Helper()
 	require.NoError(t, r.members[name].Process.Kill())
 	_ = r.members[name].Wait() // killed
 }
 
-func startRing(t *testing.T, names ...string) *ring {
+func startCluster(t *testing.T, names ...string) *testCluster {
 	t.Helper()
 	binary := filepath.Join(os.Getenv("EBB_BIN"), "etcd")
 	if _, err := os.Stat(binary); err != nil {
 		t.Skip("needs etcd in EBB_BIN: run make test")
 	}
 	dir := t.TempDir()
-	r := &ring{members: map[string]*exec.Cmd{}}
-	certificates(t, dir, &r.access)
+	r := &testCluster{members: map[string]*exec.Cmd{}}
+	certificates(t, dir, &r.config)
 	var peers, clients []string
 	for range names {
-		peers, clients = append(peers, "https://"+free(t)), append(clients, "https://"+free(t))
+		peers, clients = append(peers, "https://"+freeAddress(t)), append(clients, "https://"+freeAddress(t))
 	}
 	var initial []string
 	for i, name := range names {
@@ -87,18 +87,18 @@ func startRing(t *testing.T, names ...string) *ring {
 		r.members[name] = cmd
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	}
-	r.access.Address = strings.TrimPrefix(clients[0], "https://")
-	r.access.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+	r.config.Address = strings.TrimPrefix(clients[0], "https://")
+	r.config.Dial = func(ctx context.Context, address string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", address)
 	}
 	require.Eventually(t, func() bool {
-		members, err := Look(t.Context(), r.access)
-		return err == nil && len(Faults(members, names, "")) == 0
+		members, err := ListMembers(t.Context(), r.config)
+		return err == nil && len(CheckMembers(members, names, "")) == 0
 	}, time.Minute, 100*time.Millisecond)
 	return r
 }
 
-func free(t *testing.T) string {
+func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func free(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func certificates(t *testing.T, dir string, a *Access) {
+func certificates(t *testing.T, dir string, a *ClientConfig) {
 	t.Helper()
 	issue := func(cn string, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, []byte, []byte) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -136,33 +136,33 @@ func certificates(t *testing.T, dir string, a *Access) {
 	}
 }
 
-func TestLookAtARealEtcd(t *testing.T) {
+func TestListMembersOfARealEtcd(t *testing.T) {
 	names := []string{"cp1", "cp2", "cp3"}
-	r := startRing(t, names...)
+	r := startCluster(t, names...)
 
-	members, err := Look(t.Context(), r.access)
+	members, err := ListMembers(t.Context(), r.config)
 	require.NoError(t, err)
 	require.ElementsMatch(t, []Member{{Name: "cp1"}, {Name: "cp2"}, {Name: "cp3"}}, members)
 
 	r.stop(t, "cp3")
-	members, err = Look(t.Context(), r.access)
+	members, err = ListMembers(t.Context(), r.config)
 	require.NoError(t, err)
-	faults := Faults(members, names, "cp1")
+	faults := CheckMembers(members, names, "cp1")
 	require.Len(t, faults, 1)
 	require.Contains(t, faults[0], "etcd member cp3 is not healthy: ")
-	require.Empty(t, Faults(members, names, "cp3"), "the one to be upgraded may be down")
+	require.Empty(t, CheckMembers(members, names, "cp3"), "the one to be upgraded may be down")
 	require.Equal(t, []string{
 		"etcd has a member cp3, which is no control plane of the cluster: remove it (etcdctl member remove), it counts for the quorum",
-	}, Faults(members, names[:2], ""))
+	}, CheckMembers(members, names[:2], ""))
 
 	r.stop(t, "cp2")
-	members, err = Look(t.Context(), r.access)
-	require.True(t, err != nil || len(Faults(members, names, "")) == 3, "without a quorum none is healthy: %v %v", members, err)
+	members, err = ListMembers(t.Context(), r.config)
+	require.True(t, err != nil || len(CheckMembers(members, names, "")) == 3, "without a quorum none is healthy: %v %v", members, err)
 }
 
 func TestErrorsHoldNoKey(t *testing.T) {
-	a := Access{CA: []byte("no CA"), Certificate: []byte("no certificate"), Key: []byte("-----BEGIN PRIVATE KEY-----\nsecret")}
-	_, err := Look(t.Context(), a)
+	a := ClientConfig{CA: []byte("no CA"), Certificate: []byte("no certificate"), Key: []byte("-----BEGIN PRIVATE KEY-----\nsecret")}
+	_, err := ListMembers(t.Context(), a)
 	require.ErrorContains(t, err, "cannot be used with its key")
 	require.NotContains(t, fmt.Sprintf("%+v", err), "secret")
 }

@@ -8,14 +8,14 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"ebb/activities"
 	"ebb/internal/cluster"
 	"ebb/internal/clusterstate"
-	"ebb/internal/plan"
-	"ebb/workflows"
+	"ebb/internal/lease"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
+	"ebb/internal/version"
 )
 
 // Clusters is how commands look at clusters. Local looks itself; the client of a
@@ -33,20 +33,19 @@ type Clusters interface {
 
 // Question asks what an operation would do.
 type Question struct {
-	Kind    workflows.Kind // KindUpgrade or KindScaleDown
+	Kind    operation.Kind // KindUpgrade or KindScaleDown
 	Cluster string
-	Target  string   // of an upgrade
-	Hops    []string // of an upgrade
-	Nodes   []string // of a scale-down
-	Count   int      // of a scale-down, when Nodes is empty
+	Route   version.Route // of an upgrade
+	Nodes   []string      // of a scale-down
+	Count   int           // of a scale-down, when Nodes is empty
 }
 
 // Overview is a cluster as it is now.
 type Overview struct {
 	Cluster string `json:"cluster"`
 	clusterstate.Record
-	Nodes []plan.Node `json:"nodes,omitempty"`
-	Error string      `json:"error,omitempty"` // why it could not be looked at
+	Nodes []policy.Node `json:"nodes,omitempty"`
+	Error string        `json:"error,omitempty"` // why it could not be looked at
 }
 
 // UnknownClusterError is a cluster that is not configured.
@@ -74,13 +73,12 @@ var _ Clusters = (*Local)(nil)
 type Local struct {
 	registry *cluster.Registry
 	names    func() ([]string, error)
-	log      *zap.Logger
 }
 
 // NewLocal looks at the clusters of r, which stays the caller's to close; names
 // are those that are configured now.
-func NewLocal(r *cluster.Registry, names func() ([]string, error), log *zap.Logger) *Local {
-	return &Local{registry: r, names: names, log: log}
+func NewLocal(r *cluster.Registry, names func() ([]string, error)) *Local {
+	return &Local{registry: r, names: names}
 }
 
 // List implements Clusters.
@@ -128,11 +126,10 @@ func (l *Local) look(ctx context.Context, name string) (Overview, error) {
 	if err != nil {
 		return o, err
 	}
-	if o.Record, err = clusterstate.NewStore(c.Client, time.Now).Get(ctx); err != nil {
+	if o.Record, err = lease.NewStore(c.Client, time.Now).Get(ctx); err != nil {
 		return o, fmt.Errorf("cluster %s: %w", name, err)
 	}
-	survey, err := (&activities.Activities{Clusters: l.registry, Log: l.log, Now: time.Now}).Survey(ctx, activities.SurveyInput{Cluster: name})
-	o.Nodes = survey.Nodes
+	o.Nodes, err = c.Nodes(ctx)
 	return o, err
 }
 
@@ -148,9 +145,9 @@ func (l *Local) Plan(ctx context.Context, q Question) (Forecast, error) {
 		return Forecast{}, err
 	}
 	switch q.Kind {
-	case workflows.KindUpgrade:
-		return ofUpgrade(ctx, c, q.Hops, q.Target)
-	case workflows.KindScaleDown:
+	case operation.KindUpgrade:
+		return ofUpgrade(ctx, c, q.Route)
+	case operation.KindScaleDown:
 		return ofScaleDown(ctx, c, q.Nodes, q.Count)
 	default:
 		return Forecast{}, fmt.Errorf("there is no forecast of a %s", q.Kind)

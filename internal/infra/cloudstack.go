@@ -13,36 +13,37 @@ import (
 	"ebb/internal/config"
 )
 
-// cloudStack asks the API of Apache CloudStack. It keeps nothing between two
-// calls: what it acts on has been looked up in the same call.
+// cloudStack is the provider for Apache CloudStack. It caches nothing: each call looks
+// up the VM that it acts on.
 type cloudStack struct {
-	endpoint string
-	keys     credentials
-	tls      *tls.Config
-	project  string // name or ID
-	zone     string // name or ID
-	cluster  string // name or ID of a Kubernetes cluster of CloudStack
-	expunge  bool
-	timeout  time.Duration
+	endpoint          string
+	keys              credentials
+	tlsConfig         *tls.Config
+	project           string // name or ID
+	zone              string // name or ID
+	kubernetesCluster string // name or ID of a Kubernetes cluster of CloudStack
+	expunge           bool
+	timeout           time.Duration
 }
 
 var (
-	_ Provider    = (*cloudStack)(nil)
-	_ Forwarder   = (*cloudStack)(nil)
-	_ ISODetacher = (*cloudStack)(nil)
+	_ Provider             = (*cloudStack)(nil)
+	_ ForwardingRuleLister = (*cloudStack)(nil)
+	_ ISODetacher          = (*cloudStack)(nil)
 )
 
+// newCloudStack returns the provider. Its error means that the settings must be changed.
 func newCloudStack(cfg config.Infrastructure) (Provider, error) {
-	if err := config.CheckEndpoint(cfg.Endpoint); err != nil {
+	if err := config.ValidateEndpoint(cfg.Endpoint); err != nil {
 		return nil, fmt.Errorf("infrastructure.endpoint: %w", err)
 	}
 	keys, err := readCredentials(cfg.CredentialsFile)
 	if err != nil {
 		return nil, err
 	}
-	trust := &tls.Config{MinVersion: tls.VersionTLS12}
+	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS12}
 	if cfg.CAFile != "" {
-		if trust.RootCAs, err = readAuthorities(cfg.CAFile); err != nil {
+		if tlsConfig.RootCAs, err = loadCAPool(cfg.CAFile); err != nil {
 			return nil, err
 		}
 	}
@@ -51,12 +52,13 @@ func newCloudStack(cfg config.Infrastructure) (Provider, error) {
 		timeout = defaultTimeout
 	}
 	return &cloudStack{
-		endpoint: cfg.Endpoint, keys: keys, tls: trust, project: cfg.Project, zone: cfg.Zone,
-		cluster: cfg.KubernetesCluster, expunge: cfg.Expunge, timeout: timeout,
+		endpoint: cfg.Endpoint, keys: keys, tlsConfig: tlsConfig, project: cfg.Project, zone: cfg.Zone,
+		kubernetesCluster: cfg.KubernetesCluster, expunge: cfg.Expunge, timeout: timeout,
 	}, nil
 }
 
-func readAuthorities(path string) (*x509.CertPool, error) {
+// loadCAPool returns the certificates in a PEM file.
+func loadCAPool(path string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(path) // #nosec G304 -- the operator's own path
 	if err != nil {
 		return nil, fmt.Errorf("infrastructure.caFile: %w", err)
@@ -68,9 +70,9 @@ func readAuthorities(path string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// stateOf is what a state of CloudStack's means here. A machine between two
-// states, or one that failed to start, is Unknown: no reason to act.
-func stateOf(vm string) State {
+// machineState returns the State for the state of a VM in CloudStack. A VM that changes
+// its state, or that failed to start, is Unknown.
+func machineState(vm string) State {
 	switch vm {
 	case "Running", "Migrating": // it runs on while it migrates
 		return Running
@@ -79,95 +81,97 @@ func stateOf(vm string) State {
 	case "Destroyed", "Expunging", "Expunged":
 		return Gone
 	}
-	return Unknown // Starting, Stopping, Error, Unknown, and what is still to come
+	return Unknown // Starting, Stopping, Error, Unknown, and states of later versions
 }
 
 // State implements Provider.
 func (c *cloudStack) State(ctx context.Context, m Machine) (State, error) {
-	s, closeSession := c.open(ctx)
+	s, closeSession := c.newSession(ctx)
 	defer closeSession()
-	vm, err := s.find(m)
+	vm, err := s.findVM(m)
 	switch {
 	case err != nil:
-		return "", about("state", m, err)
+		return "", wrapMachineError("state", m, err)
 	case vm == nil:
 		return Gone, nil
 	}
-	return stateOf(vm.State), nil
+	return machineState(vm.State), nil
 }
 
-// Destroy implements Provider. It waits for the end of the job, so that nil does
-// not stand for a job that may yet fail.
+// Destroy implements Provider. It returns when CloudStack's job has ended, so that nil
+// means that the job did not fail.
 func (c *cloudStack) Destroy(ctx context.Context, m Machine) error {
-	s, closeSession := c.open(ctx)
+	s, closeSession := c.newSession(ctx)
 	defer closeSession()
-	vm, err := s.find(m)
-	if err == nil && vm != nil && stateOf(vm.State) != Gone {
-		err = s.settled(vm.Id, s.destroy(vm.Id), func(now *cloudstack.VirtualMachine) bool {
-			return now == nil || stateOf(now.State) == Gone
+	vm, err := s.findVM(m)
+	if err == nil && vm != nil && machineState(vm.State) != Gone {
+		err = s.recheck(vm.Id, s.destroyVM(vm.Id), func(now *cloudstack.VirtualMachine) bool {
+			return now == nil || machineState(now.State) == Gone
 		})
-		if err != nil && s.managed && saysCode(err, internalError) {
-			err = refuse("%w; CloudStack manages this Kubernetes cluster itself and gives its machines away only to scaleKubernetesCluster: "+
+		if err != nil && s.cloudManaged && hasCode(err, codeInternal) {
+			err = permanentf("%w; CloudStack manages this Kubernetes cluster itself and gives its machines away only to scaleKubernetesCluster: "+
 				"name this one to it, in nodeids", err)
 		}
 	}
-	return about("destroy", m, err)
+	return wrapMachineError("destroy", m, err)
 }
 
-func (s *session) destroy(id string) error {
+// destroyVM destroys a VM and waits for the job.
+func (s *session) destroyVM(id string) error {
 	const command = "destroyVirtualMachine"
 	params := s.api.VirtualMachine.NewDestroyVirtualMachineParams(id)
-	if s.expunge { // an account that may not expunge may not even say false
+	if s.expunge { // the parameter is refused, even with false, for an account that may not expunge
 		params.SetExpunge(true)
 	}
-	started, err := ask(s, command, func() (*cloudstack.DestroyVirtualMachineResponse, error) {
+	started, err := invoke(s, command, func() (*cloudstack.DestroyVirtualMachineResponse, error) {
 		return s.api.VirtualMachine.DestroyVirtualMachine(params)
 	})
 	if err != nil {
 		return err
 	}
-	return s.wait(command, started.JobID)
+	return s.waitForJob(command, started.JobID)
 }
 
 // DetachISO implements ISODetacher.
 func (c *cloudStack) DetachISO(ctx context.Context, m Machine) error {
-	s, closeSession := c.open(ctx)
+	s, closeSession := c.newSession(ctx)
 	defer closeSession()
-	vm, err := s.find(m)
-	if err == nil && vm != nil && stateOf(vm.State) != Gone && vm.Isoid != "" {
-		err = s.settled(vm.Id, s.detach(vm.Id), func(now *cloudstack.VirtualMachine) bool {
+	vm, err := s.findVM(m)
+	if err == nil && vm != nil && machineState(vm.State) != Gone && vm.Isoid != "" {
+		err = s.recheck(vm.Id, s.detachISO(vm.Id), func(now *cloudstack.VirtualMachine) bool {
 			return now == nil || now.Isoid == ""
 		})
 	}
-	return about("detach the ISO", m, err)
+	return wrapMachineError("detach the ISO", m, err)
 }
 
-func (s *session) detach(id string) error {
+// detachISO detaches the ISO of a VM and waits for the job.
+func (s *session) detachISO(id string) error {
 	const command = "detachIso"
-	started, err := ask(s, command, func() (*cloudstack.DetachIsoResponse, error) {
+	started, err := invoke(s, command, func() (*cloudstack.DetachIsoResponse, error) {
 		return s.api.ISO.DetachIso(s.api.ISO.NewDetachIsoParams(id))
 	})
 	if err != nil {
 		return err
 	}
-	return s.wait(command, started.JobID)
+	return s.waitForJob(command, started.JobID)
 }
 
-// settled looks again after a failure: the answer may have been lost, or another
-// caller have been faster. When the machine is as it should be, all is well.
-func (s *session) settled(id string, failure error, fine func(*cloudstack.VirtualMachine) bool) error {
+// recheck returns nil when a call failed but the VM is as it should be: the answer was
+// lost, or another caller did the same. Else it returns the failure.
+func (s *session) recheck(id string, failure error, isDone func(*cloudstack.VirtualMachine) bool) error {
 	if failure == nil || s.ctx.Err() != nil {
 		return failure
 	}
-	now, err := s.byID(id)
-	if err != nil || !fine(now) {
+	now, err := s.findVMByID(id)
+	if err != nil || !isDone(now) {
 		return failure
 	}
 	return nil
 }
 
-// about says which machine an error is about.
-func about(action string, m Machine, err error) error {
+// wrapMachineError adds the action and the node to an error; nil stays nil.
+func wrapMachineError(action string, m Machine, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -9,111 +9,116 @@ import (
 	"github.com/apache/cloudstack-go/v2/cloudstack"
 )
 
-// anyProject lists what the account sees in every project, with listall.
-const anyProject = "-1"
+// allProjects is the project ID that, with listall, stands for every project that the
+// account may see.
+const allProjects = "-1"
 
-// providerID is what the cloud controller manager (external-cloudstack://) and
-// the cluster API provider (cloudstack://) write into spec.providerID.
-var providerID = regexp.MustCompile(`^(?:external-)?cloudstack://(?:.*/)?([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$`)
+// providerIDPattern matches spec.providerID as the cloud controller manager
+// (external-cloudstack://) and the Cluster API provider (cloudstack://) write it.
+var providerIDPattern = regexp.MustCompile(`^(?:external-)?cloudstack://(?:.*/)?([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$`)
 
-// vmID is the ID in a provider ID of CloudStack's form, else "".
-func vmID(id string) string {
-	if found := providerID.FindStringSubmatch(id); found != nil {
+// vmIDFromProviderID returns the VM ID in a provider ID of CloudStack's form, else "".
+func vmIDFromProviderID(id string) string {
+	if found := providerIDPattern.FindStringSubmatch(id); found != nil {
 		return strings.ToLower(found[1])
 	}
 	return ""
 }
 
-// find is the VM of a machine, nil when CloudStack has it no more. What looks
-// gone only because the settings look in the wrong place is an error: a machine
-// that is taken for gone is neither drained nor destroyed.
-func (s *session) find(m Machine) (*cloudstack.VirtualMachine, error) {
-	in, err := s.scope()
+// findVM returns the VM of a machine, nil when CloudStack does not have it any more. A
+// VM that is only outside the configured project, zone or cluster is a permanent error:
+// a machine that is taken for gone is neither drained nor destroyed.
+func (s *session) findVM(m Machine) (*cloudstack.VirtualMachine, error) {
+	in, err := s.resolveScope()
 	if err != nil {
 		return nil, err
 	}
-	listed, err := s.candidates(m, in, in.members != nil)
+	listed, err := s.listCandidates(m, in, in.members != nil)
 	if err != nil {
 		return nil, err
 	}
-	vm, err := choose(m, listed, in.members)
+	vm, err := selectVM(m, listed, in.members)
 	if vm != nil || err != nil {
 		return vm, err
 	}
-	return nil, s.confirmGone(m, in)
+	return nil, s.confirmNotFound(m, in)
 }
 
-// candidates are the VMs that may be the machine: the one with its ID, or those
-// that bear the name of its node. listAll also takes those of other accounts.
-func (s *session) candidates(m Machine, in scope, listAll bool) ([]*cloudstack.VirtualMachine, error) {
+// listCandidates returns the VMs that may be the machine: the one with its ID or, for a
+// node without a provider ID, those with the node's name. listAll includes the VMs of
+// other accounts.
+func (s *session) listCandidates(m Machine, in scope, listAll bool) ([]*cloudstack.VirtualMachine, error) {
 	params := s.api.VirtualMachine.NewListVirtualMachinesParams()
-	id := vmID(m.ProviderID)
+	id := vmIDFromProviderID(m.ProviderID)
 	if id == "" {
 		params.SetName(m.Node)
 	} else {
 		params.SetId(id)
 	}
 	params.SetListall(listAll || id != "")
-	listed, err := s.machines(params, in)
-	if id != "" && saysCode(err, badParameter) {
-		return nil, nil // CloudStack has forgotten the ID, or never had it
+	listed, err := s.listVMs(params, in)
+	if id != "" && hasCode(err, codeParam) {
+		return nil, nil // CloudStack does not have the ID, or not any more
 	}
 	return listed, err
 }
 
 const notMember = "VM %s (%s) is not one of the machines of infrastructure.kubernetesCluster"
 
-// choose picks the VM of a machine among the candidates; nil = none of them. By
-// name alone is never enough: another cluster's machine may bear it.
-func choose(m Machine, listed []*cloudstack.VirtualMachine, members map[string]bool) (*cloudstack.VirtualMachine, error) {
-	if id := vmID(m.ProviderID); id != "" {
+// selectVM returns the VM of a machine among the candidates, nil when it is none of
+// them. A name must come with an address of the node, because a VM of another cluster
+// may have the same name. members limits the VMs to those of the Kubernetes cluster;
+// nil = no limit. A VM that must not be touched is a permanent error.
+func selectVM(m Machine, listed []*cloudstack.VirtualMachine, members map[string]bool) (*cloudstack.VirtualMachine, error) {
+	if id := vmIDFromProviderID(m.ProviderID); id != "" {
 		at := slices.IndexFunc(listed, func(vm *cloudstack.VirtualMachine) bool { return vm.Id == id })
 		switch {
 		case at < 0:
 			return nil, nil
-		case members != nil && !members[id] && stateOf(listed[at].State) != Gone:
-			return nil, refuse(notMember, listed[at].Name, id)
+		case members != nil && !members[id] && machineState(listed[at].State) != Gone:
+			return nil, permanentf(notMember, listed[at].Name, id)
 		}
 		return listed[at], nil
 	}
-	var same, outside, strangers []*cloudstack.VirtualMachine
+	var matches, nonMembers, mismatched []*cloudstack.VirtualMachine
 	for _, vm := range listed {
-		member, alike := members == nil || members[vm.Id], agree(m.Addresses, addresses(vm))
+		member, sameAddress := members == nil || members[vm.Id], shareAddress(m.Addresses, vmAddresses(vm))
 		switch {
-		// Node names are in lower case, whatever the VM is called.
-		case !strings.EqualFold(vm.Name, m.Node), stateOf(vm.State) == Gone:
-		case member && alike:
-			same = append(same, vm)
-		case alike:
-			outside = append(outside, vm)
+		// Node names are in lower case, names of VMs need not be.
+		case !strings.EqualFold(vm.Name, m.Node), machineState(vm.State) == Gone:
+		case member && sameAddress:
+			matches = append(matches, vm)
+		case sameAddress:
+			nonMembers = append(nonMembers, vm)
 		case member:
-			strangers = append(strangers, vm)
+			mismatched = append(mismatched, vm)
 		}
 	}
 	switch {
-	case len(same) == 1:
-		return same[0], nil
-	case len(same) > 1:
-		return nil, refuse("VMs %s and %s are both called %s and have an address of the node: set infrastructure.project, zone or kubernetesCluster",
-			same[0].Id, same[1].Id, m.Node)
-	case len(outside) > 0:
-		return nil, refuse(notMember, outside[0].Name, outside[0].Id)
-	case len(strangers) > 0:
-		return nil, refuse("VM %s is called %s and has the addresses %s, but the node has %s: it is another machine",
-			strangers[0].Id, strangers[0].Name, list(addresses(strangers[0])), list(m.Addresses))
+	case len(matches) == 1:
+		return matches[0], nil
+	case len(matches) > 1:
+		return nil, permanentf("VMs %s and %s are both called %s and have an address of the node: set infrastructure.project, zone or kubernetesCluster",
+			matches[0].Id, matches[1].Id, m.Node)
+	case len(nonMembers) > 0:
+		return nil, permanentf(notMember, nonMembers[0].Name, nonMembers[0].Id)
+	case len(mismatched) > 0:
+		return nil, permanentf("VM %s is called %s and has the addresses %s, but the node has %s: it is another machine",
+			mismatched[0].Id, mismatched[0].Name, joinAddresses(vmAddresses(mismatched[0])), joinAddresses(m.Addresses))
 	}
 	return nil, nil
 }
 
-func list(addresses []string) string {
+// joinAddresses returns addresses for an error message.
+func joinAddresses(addresses []string) string {
 	if len(addresses) == 0 {
 		return "none"
 	}
 	return strings.Join(addresses, ", ")
 }
 
-// addresses are all the private addresses of a VM.
-func addresses(vm *cloudstack.VirtualMachine) []string {
+// vmAddresses returns all the private addresses of a VM.
+func vmAddresses(vm *cloudstack.VirtualMachine) []string {
 	var all []string
 	for _, nic := range vm.Nic {
 		all = append(all, nic.Ipaddress, nic.Ip6address)
@@ -124,14 +129,15 @@ func addresses(vm *cloudstack.VirtualMachine) []string {
 	return slices.DeleteFunc(all, func(address string) bool { return address == "" })
 }
 
-// agree says whether two lists have an address in common, however it is written.
-func agree(a, b []string) bool {
+// shareAddress reports whether two lists have an IP address in common.
+func shareAddress(a, b []string) bool {
 	return slices.ContainsFunc(a, func(one string) bool {
-		return slices.ContainsFunc(b, func(other string) bool { return sameAddress(one, other) })
+		return slices.ContainsFunc(b, func(other string) bool { return equalAddresses(one, other) })
 	})
 }
 
-func sameAddress(a, b string) bool {
+// equalAddresses reports whether two texts are the same IP address.
+func equalAddresses(a, b string) bool {
 	one, err := netip.ParseAddr(a)
 	if err != nil {
 		return false
@@ -140,57 +146,58 @@ func sameAddress(a, b string) bool {
 	return err == nil && one.Unmap() == other.Unmap()
 }
 
-// confirmGone makes sure that a machine that was not found in the scope is not
-// somewhere else, and that the scope is one where machines can be seen at all.
-func (s *session) confirmGone(m Machine, in scope) error {
-	listed, err := s.candidates(m, scope{project: anyProject}, true)
+// confirmNotFound returns nil when a machine that was not found in the scope does not
+// exist elsewhere either, and the scope is one in which this account sees VMs at all.
+// Else it returns a permanent error that says which setting is wrong.
+func (s *session) confirmNotFound(m Machine, in scope) error {
+	listed, err := s.listCandidates(m, scope{project: allProjects}, true)
 	if err != nil {
 		return err
 	}
-	// What cannot be told apart out there is no reason to refuse: it is not acted on.
-	if vm, err := choose(m, listed, nil); err == nil && vm != nil && stateOf(vm.State) != Gone {
-		return refuse("VM %s (%s) is not in %s but in project %q, zone %q, of account %q: correct infrastructure.project or zone, or name the kubernetesCluster",
-			vm.Name, vm.Id, s.where(), vm.Project, vm.Zonename, vm.Account)
+	// An ambiguous match outside the scope is ignored: nothing is done to those VMs.
+	if vm, err := selectVM(m, listed, nil); err == nil && vm != nil && machineState(vm.State) != Gone {
+		return permanentf("VM %s (%s) is not in %s but in project %q, zone %q, of account %q: correct infrastructure.project or zone, or name the kubernetesCluster",
+			vm.Name, vm.Id, s.describeScope(), vm.Project, vm.Zonename, vm.Account)
 	}
 	if in.members != nil {
 		return nil // the Kubernetes cluster was seen
 	}
-	seen, err := s.sees(in, vmID(m.ProviderID) != "")
+	seen, err := s.anyVMVisible(in, vmIDFromProviderID(m.ProviderID) != "")
 	if err == nil && !seen {
-		return refuse("CloudStack shows no machine at all in %s: it cannot be told whether this one is gone; "+
-			"correct infrastructure.project, zone or credentialsFile", s.where())
+		return permanentf("CloudStack shows no machine at all in %s: it cannot be told whether this one is gone; "+
+			"correct infrastructure.project, zone or credentialsFile", s.describeScope())
 	}
 	return err
 }
 
-// sees says whether there is any machine to be seen in a scope.
-func (s *session) sees(in scope, listAll bool) (bool, error) {
+// anyVMVisible reports whether the account sees any VM in a scope.
+func (s *session) anyVMVisible(in scope, listAll bool) (bool, error) {
 	params := s.api.VirtualMachine.NewListVirtualMachinesParams()
 	params.SetListall(listAll)
-	in.limit(params)
+	in.applyTo(params)
 	params.SetPage(1)
 	params.SetPagesize(1)
-	got, err := ask(s, "listVirtualMachines", func() (*cloudstack.ListVirtualMachinesResponse, error) {
+	got, err := invoke(s, "listVirtualMachines", func() (*cloudstack.ListVirtualMachinesResponse, error) {
 		return s.api.VirtualMachine.ListVirtualMachines(params)
 	})
 	return err == nil && got.Count > 0, err
 }
 
-// byID is the VM with an ID, nil when CloudStack does not show it.
-func (s *session) byID(id string) (*cloudstack.VirtualMachine, error) {
+// findVMByID returns the VM with an ID, nil when CloudStack does not show it.
+func (s *session) findVMByID(id string) (*cloudstack.VirtualMachine, error) {
 	m := Machine{ProviderID: "cloudstack:///" + id}
-	listed, err := s.candidates(m, scope{project: anyProject}, true)
+	listed, err := s.listCandidates(m, scope{project: allProjects}, true)
 	if err != nil {
 		return nil, err
 	}
-	return choose(m, listed, nil)
+	return selectVM(m, listed, nil)
 }
 
-// machines lists VMs in a scope, page by page.
-func (s *session) machines(params *cloudstack.ListVirtualMachinesParams, in scope) ([]*cloudstack.VirtualMachine, error) {
+// listVMs returns the VMs that params ask for in a scope.
+func (s *session) listVMs(params *cloudstack.ListVirtualMachinesParams, in scope) ([]*cloudstack.VirtualMachine, error) {
 	params.SetDetails([]string{"nics", "iso"})
-	in.limit(params)
-	return pages(s, "listVirtualMachines", params, func() ([]*cloudstack.VirtualMachine, int, error) {
+	in.applyTo(params)
+	return listPages(s, "listVirtualMachines", params, func() ([]*cloudstack.VirtualMachine, int, error) {
 		got, err := s.api.VirtualMachine.ListVirtualMachines(params)
 		if err != nil {
 			return nil, 0, err

@@ -26,7 +26,7 @@ func TestVMID(t *testing.T) {
 		"external-cloudstack:///" + idW1 + "0": "",
 		"cloudstack:///11111111-1111-4111-8111-11111111111g/" + idW1: idW1,
 	} {
-		require.Equal(t, want, vmID(providerID), providerID)
+		require.Equal(t, want, vmIDFromProviderID(providerID), providerID)
 	}
 }
 
@@ -113,9 +113,9 @@ func TestCloudStackFindsTheMachine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, p := cloud(t, c.change, c.vms...)
-			server.Projects = []cloudstacktest.Named{{ID: idP1, Name: "prod nodes"}, {ID: "p-2", Name: "prod nodes 2"}, {ID: "p-3", Name: "twice"}, {ID: "p-4", Name: "twice"}}
-			server.Zones = []cloudstacktest.Named{{ID: idZ1, Name: "zone one"}, {ID: "z-2", Name: "zone two"}}
-			server.Clusters = []cloudstacktest.Cluster{{ID: idK1, Name: "k1", Members: []string{idW1, idW2}}, {ID: "k-2", Name: "k1b"}}
+			server.Projects = []cloudstacktest.NamedResource{{ID: idP1, Name: "prod nodes"}, {ID: "p-2", Name: "prod nodes 2"}, {ID: "p-3", Name: "twice"}, {ID: "p-4", Name: "twice"}}
+			server.Zones = []cloudstacktest.NamedResource{{ID: idZ1, Name: "zone one"}, {ID: "z-2", Name: "zone two"}}
+			server.Clusters = []cloudstacktest.KubernetesCluster{{ID: idK1, Name: "k1", VMs: []string{idW1, idW2}}, {ID: "k-2", Name: "k1b"}}
 			state, err := p.State(t.Context(), c.m)
 			destroyErr := p.Destroy(t.Context(), c.m)
 			if c.err != "" {

@@ -14,29 +14,29 @@ import (
 	"ebb/internal/config"
 )
 
-// Rules implements Forwarder.
-func (c *cloudStack) Rules(ctx context.Context, q RuleQuery) ([]config.ForwardingRule, error) {
-	s, closeSession := c.open(ctx)
+// ForwardingRules implements Forwarder.
+func (c *cloudStack) ForwardingRules(ctx context.Context, q ForwardingRuleQuery) ([]config.ForwardingRule, error) {
+	s, closeSession := c.newSession(ctx)
 	defer closeSession()
-	rules, err := s.rules(q)
+	rules, err := s.listForwardingRules(q)
 	if err != nil {
 		return nil, fmt.Errorf("port-forwarding rules of %s: %w", q.PublicAddress, err)
 	}
 	return rules, nil
 }
 
-func (s *session) rules(q RuleQuery) ([]config.ForwardingRule, error) {
-	in, err := s.scope()
+func (s *session) listForwardingRules(q ForwardingRuleQuery) ([]config.ForwardingRule, error) {
+	in, err := s.resolveScope()
 	if err != nil {
 		return nil, err
 	}
-	address, err := s.publicAddress(q.PublicAddress, in)
+	address, err := s.publicIPAddressID(q.PublicAddress, in)
 	if err != nil {
 		return nil, err
 	}
-	id := vmID(q.Machine.ProviderID)
+	id := vmIDFromProviderID(q.Machine.ProviderID)
 	if id == "" {
-		vm, err := s.find(q.Machine)
+		vm, err := s.findVM(q.Machine)
 		if err != nil {
 			return nil, err
 		}
@@ -50,7 +50,7 @@ func (s *session) rules(q RuleQuery) ([]config.ForwardingRule, error) {
 	if in.project != "" {
 		params.SetProjectid(in.project)
 	}
-	listed, err := pages(s, "listPortForwardingRules", params, func() ([]*cloudstack.PortForwardingRule, int, error) {
+	listed, err := listPages(s, "listPortForwardingRules", params, func() ([]*cloudstack.PortForwardingRule, int, error) {
 		got, err := s.api.Firewall.ListPortForwardingRules(params)
 		if err != nil {
 			return nil, 0, err
@@ -60,19 +60,20 @@ func (s *session) rules(q RuleQuery) ([]config.ForwardingRule, error) {
 	if err != nil {
 		return nil, err
 	}
-	return rulesTo(q, id, listed)
+	return sshRules(q, id, listed)
 }
 
-// publicAddress is the ID of an address.
-func (s *session) publicAddress(address string, in scope) (string, error) {
+// publicIPAddressID returns CloudStack's ID of a public IP address. None or several in
+// the scope is a permanent error.
+func (s *session) publicIPAddressID(address string, in scope) (string, error) {
 	if _, err := netip.ParseAddr(address); err != nil {
-		return "", refuse("addressing.publicAddress must be an IP address for its rules to be found: write one, or list addressing.rules")
+		return "", permanentf("addressing.publicAddress must be an IP address for its rules to be found: write one, or list addressing.rules")
 	}
 	params := s.api.Address.NewListPublicIpAddressesParams()
 	params.SetIpaddress(address)
 	params.SetListall(true)
-	in.limit(params)
-	listed, err := pages(s, "listPublicIpAddresses", params, func() ([]*cloudstack.PublicIpAddress, int, error) {
+	in.applyTo(params)
+	listed, err := listPages(s, "listPublicIpAddresses", params, func() ([]*cloudstack.PublicIpAddress, int, error) {
 		got, err := s.api.Address.ListPublicIpAddresses(params)
 		if err != nil {
 			return nil, 0, err
@@ -84,7 +85,7 @@ func (s *session) publicAddress(address string, in scope) (string, error) {
 	}
 	var found []string
 	for _, one := range listed {
-		if sameAddress(one.Ipaddress, address) {
+		if equalAddresses(one.Ipaddress, address) {
 			found = append(found, one.Id)
 		}
 	}
@@ -92,33 +93,32 @@ func (s *session) publicAddress(address string, in scope) (string, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return "", refuse("CloudStack does not show this address in %s: correct addressing.publicAddress or infrastructure.project, or list addressing.rules", s.where())
+		return "", permanentf("CloudStack does not show this address in %s: correct addressing.publicAddress or infrastructure.project, or list addressing.rules", s.describeScope())
 	}
-	return "", refuse("CloudStack shows this address %d times in %s: set infrastructure.zone", len(found), s.where())
+	return "", permanentf("CloudStack shows this address %d times in %s: set infrastructure.zone", len(found), s.describeScope())
 }
 
-// rulesTo are the rules that lead to an SSH port, the lowest public port first.
-// One that is being revoked still exists for a while and may already lead
-// elsewhere: it does not count. Of several that lead to the machine the first
-// one is as good as any.
-func rulesTo(q RuleQuery, vm string, listed []*cloudstack.PortForwardingRule) ([]config.ForwardingRule, error) {
+// sshRules returns the active TCP rules that forward to the SSH port of any machine, by
+// public port. Rules in another state, such as one that is being revoked, are left out.
+// Of several that lead to the machine of q, whose VM ID is vm, only the first is kept.
+func sshRules(q ForwardingRuleQuery, vm string, listed []*cloudstack.PortForwardingRule) ([]config.ForwardingRule, error) {
 	var rules, own []config.ForwardingRule
 	for _, rule := range listed {
 		if rule.State != "Active" || !strings.EqualFold(rule.Protocol, "tcp") {
 			continue
 		}
-		port, leads, err := publicPort(rule, q.Port)
+		port, forwards, err := publicPort(rule, q.Port)
 		if err != nil {
 			return nil, fmt.Errorf("rule %s: %w", rule.Id, err)
 		}
-		if !leads {
+		if !forwards {
 			continue
 		}
 		if vm != "" && rule.Virtualmachineid == vm {
 			own = append(own, config.ForwardingRule{Node: q.Machine.Node, Port: port, State: rule.State})
 			continue
 		}
-		// No node's name has a space.
+		// A name that no node has: it has a space.
 		rules = append(rules, config.ForwardingRule{Node: "VM " + rule.Virtualmachinename, Port: port, State: rule.State})
 	}
 	byPort := func(a, b config.ForwardingRule) int { return cmp.Compare(a.Port, b.Port) }
@@ -129,22 +129,15 @@ func rulesTo(q RuleQuery, vm string, listed []*cloudstack.PortForwardingRule) ([
 	return rules, nil
 }
 
-// publicPort is the public port that a rule forwards to a private one, if it
-// does: both may be ranges, of the same length.
-func publicPort(rule *cloudstack.PortForwardingRule, private int) (port int, leads bool, err error) {
+// publicPort returns the public port that a rule forwards to a private one, and whether
+// it forwards to that at all. Both sides of a rule may be ranges of the same length.
+func publicPort(rule *cloudstack.PortForwardingRule, private int) (port int, forwards bool, err error) {
 	var numbers [3]int
-	for i, text := range []string{rule.Publicport, rule.Privateport, orElse(rule.Privateendport, rule.Privateport)} {
+	for i, text := range []string{rule.Publicport, rule.Privateport, cmp.Or(rule.Privateendport, rule.Privateport)} {
 		if numbers[i], err = strconv.Atoi(text); err != nil {
 			return 0, false, fmt.Errorf("its port %.20q is not a number", text)
 		}
 	}
 	public, first, last := numbers[0], numbers[1], numbers[2]
 	return public + private - first, first <= private && private <= last, nil
-}
-
-func orElse(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
 }

@@ -10,15 +10,15 @@ import (
 // than its own limit, which is 500 unless someone lowered it.
 const pageSize = 100
 
-// scope is where the machines of the cluster are.
+// scope is the project, zone and Kubernetes cluster of CloudStack to look for VMs in.
 type scope struct {
 	project string          // ID, "" = the account itself
 	zone    string          // ID, "" = any
 	members map[string]bool // IDs of the Kubernetes cluster's machines; nil = not known
 }
 
-// limit makes a list call stay in the scope.
-func (in scope) limit(params interface {
+// applyTo limits a list call to the scope.
+func (in scope) applyTo(params interface {
 	SetProjectid(string)
 	SetZoneid(string)
 }) {
@@ -30,8 +30,8 @@ func (in scope) limit(params interface {
 	}
 }
 
-// where is the scope as an error names it.
-func (c *cloudStack) where() string {
+// describeScope returns the configured scope for an error message.
+func (c *cloudStack) describeScope() string {
 	text := "the account of these keys"
 	if c.project != "" {
 		text = "project " + c.project
@@ -42,8 +42,8 @@ func (c *cloudStack) where() string {
 	return text
 }
 
-// pages makes a list call until it has all.
-func pages[T any](s *session, command string, params interface {
+// listPages returns all items of a list call, which it repeats for every page.
+func listPages[T any](s *session, command string, params interface {
 	SetPage(int)
 	SetPagesize(int)
 }, call func() (page []T, count int, err error)) ([]T, error) {
@@ -52,7 +52,7 @@ func pages[T any](s *session, command string, params interface {
 	for page := 1; ; page++ {
 		params.SetPage(page)
 		count := 0
-		got, err := ask(s, command, func() (got []T, err error) {
+		got, err := invoke(s, command, func() (got []T, err error) {
 			got, count, err = call()
 			return got, err
 		})
@@ -66,18 +66,19 @@ func pages[T any](s *session, command string, params interface {
 	}
 }
 
-// scope resolves the names in the settings.
-func (s *session) scope() (in scope, err error) {
+// resolveScope returns the scope with the names of the settings resolved to IDs.
+func (s *session) resolveScope() (in scope, err error) {
 	if in.project, err = s.projectID(); err != nil {
 		return scope{}, err
 	}
 	if in.zone, err = s.zoneID(); err != nil {
 		return scope{}, err
 	}
-	in.members, err = s.clusterMembers(in)
+	in.members, err = s.clusterVMIDs(in)
 	return in, err
 }
 
+// projectID returns the ID of the configured project, "" when none is configured.
 func (s *session) projectID() (string, error) {
 	if s.project == "" || cloudstack.IsID(s.project) {
 		return s.project, nil
@@ -85,67 +86,69 @@ func (s *session) projectID() (string, error) {
 	params := s.api.Project.NewListProjectsParams()
 	params.SetName(s.project)
 	params.SetListall(true)
-	listed, err := pages(s, "listProjects", params, func() ([]*cloudstack.Project, int, error) {
+	listed, err := listPages(s, "listProjects", params, func() ([]*cloudstack.Project, int, error) {
 		got, err := s.api.Project.ListProjects(params)
 		if err != nil {
 			return nil, 0, err
 		}
 		return got.Projects, got.Count, nil
 	})
-	found, err := only(listed, err, "project", s.project, func(p *cloudstack.Project) (string, string) { return p.Name, p.Id })
+	found, err := exactlyOne(listed, err, "project", s.project, func(p *cloudstack.Project) (string, string) { return p.Name, p.Id })
 	if err != nil {
 		return "", err
 	}
 	return found.Id, nil
 }
 
+// zoneID returns the ID of the configured zone, "" when none is configured.
 func (s *session) zoneID() (string, error) {
 	if s.zone == "" || cloudstack.IsID(s.zone) {
 		return s.zone, nil
 	}
 	params := s.api.Zone.NewListZonesParams()
 	params.SetName(s.zone)
-	listed, err := pages(s, "listZones", params, func() ([]*cloudstack.Zone, int, error) {
+	listed, err := listPages(s, "listZones", params, func() ([]*cloudstack.Zone, int, error) {
 		got, err := s.api.Zone.ListZones(params)
 		if err != nil {
 			return nil, 0, err
 		}
 		return got.Zones, got.Count, nil
 	})
-	found, err := only(listed, err, "zone", s.zone, func(z *cloudstack.Zone) (string, string) { return z.Name, z.Id })
+	found, err := exactlyOne(listed, err, "zone", s.zone, func(z *cloudstack.Zone) (string, string) { return z.Name, z.Id })
 	if err != nil {
 		return "", err
 	}
 	return found.Id, nil
 }
 
-// clusterMembers are the machines of the Kubernetes cluster in the settings.
-func (s *session) clusterMembers(in scope) (map[string]bool, error) {
-	if s.cluster == "" {
+// clusterVMIDs returns the IDs of the VMs of the configured Kubernetes cluster, nil when
+// none is configured. It sets s.cloudManaged.
+func (s *session) clusterVMIDs(in scope) (map[string]bool, error) {
+	if s.kubernetesCluster == "" {
 		return nil, nil
 	}
 	params := s.api.Kubernetes.NewListKubernetesClustersParams()
-	if cloudstack.IsID(s.cluster) {
-		params.SetId(s.cluster)
+	if cloudstack.IsID(s.kubernetesCluster) {
+		params.SetId(s.kubernetesCluster)
 	} else {
-		params.SetName(s.cluster)
+		params.SetName(s.kubernetesCluster)
 	}
 	params.SetListall(true)
 	if in.project != "" {
 		params.SetProjectid(in.project)
 	}
-	listed, err := pages(s, "listKubernetesClusters", params, func() ([]*cloudstack.KubernetesCluster, int, error) {
+	listed, err := listPages(s, "listKubernetesClusters", params, func() ([]*cloudstack.KubernetesCluster, int, error) {
 		got, err := s.api.Kubernetes.ListKubernetesClusters(params)
 		if err != nil {
 			return nil, 0, err
 		}
 		return got.KubernetesClusters, got.Count, nil
 	})
-	found, err := only(listed, err, "kubernetesCluster", s.cluster, func(c *cloudstack.KubernetesCluster) (string, string) { return c.Name, c.Id })
+	found, err := exactlyOne(listed, err, "kubernetesCluster", s.kubernetesCluster, func(c *cloudstack.KubernetesCluster) (string, string) { return c.Name, c.Id })
 	if err != nil {
 		return nil, err
 	}
-	s.managed = found.Clustertype == "CloudManaged"
+	s.cloudManaged = found.Clustertype == "CloudManaged"
 	members := make(map[string]bool, len(found.Virtualmachines))
 	for _, vm := range found.Virtualmachines {
 		members[vm.Id] = true
@@ -153,14 +156,15 @@ func (s *session) clusterMembers(in scope) (map[string]bool, error) {
 	return members, nil
 }
 
-// only is the one thing of that name or ID among those that were listed.
-func only[T any](listed []*T, err error, setting, want string, names func(*T) (name, id string)) (*T, error) {
+// exactlyOne returns the one listed item with that name or ID; none or several is a
+// permanent error. It returns err when that is not nil.
+func exactlyOne[T any](listed []*T, err error, setting, want string, nameAndID func(*T) (name, id string)) (*T, error) {
 	if err != nil {
 		return nil, err
 	}
 	var found []*T
 	for _, one := range listed {
-		if name, id := names(one); name == want || id == want {
+		if name, id := nameAndID(one); name == want || id == want {
 			found = append(found, one)
 		}
 	}
@@ -168,7 +172,7 @@ func only[T any](listed []*T, err error, setting, want string, names func(*T) (n
 	case 1:
 		return found[0], nil
 	case 0:
-		return nil, fmt.Errorf("infrastructure.%s: %w", setting, refuse("these keys show none that is called %s", want))
+		return nil, fmt.Errorf("infrastructure.%s: %w", setting, permanentf("these keys show none that is called %s", want))
 	}
-	return nil, fmt.Errorf("infrastructure.%s: %w", setting, refuse("these keys show %d that are called %s: use the ID", len(found), want))
+	return nil, fmt.Errorf("infrastructure.%s: %w", setting, permanentf("these keys show %d that are called %s: use the ID", len(found), want))
 }

@@ -20,8 +20,8 @@ import (
 func TestCloudStackJobOutlivesALostPoll(t *testing.T) {
 	server, p := cloud(t, nil, vmW1(), vmW2)
 	server.JobPolls = 3
-	server.Drop("queryAsyncJobResult")
-	server.Fail("queryAsyncJobResult", 503, "restarting")
+	server.DropNext("queryAsyncJobResult")
+	server.FailNext("queryAsyncJobResult", 503, "restarting")
 	require.NoError(t, p.Destroy(t.Context(), byName))
 	require.Equal(t, "Destroyed", server.VM(idW1).State)
 	require.Len(t, server.Calls("destroyVirtualMachine"), 1)
@@ -71,24 +71,24 @@ func TestCloudStackErrorsHoldNoKeys(t *testing.T) {
 		failures = append(failures, err)
 	}
 	both := cloudstacktest.APIKey + " " + cloudstacktest.SecretKey
-	server.Fail("listVirtualMachines", 530, "request of "+both+" failed")
+	server.FailNext("listVirtualMachines", 530, "request of "+both+" failed")
 	_, err := p.State(t.Context(), byName)
 	require.ErrorContains(t, err, "request of [apiKey] [secretKey] failed")
 	note(err)
 	for _, status := range []int{200, 302, 400, 500} {
-		server.Answer("listVirtualMachines", status, "<html>"+both+"</html>")
+		server.RespondNext("listVirtualMachines", status, "<html>"+both+"</html>")
 		_, err = p.State(t.Context(), byName)
 		note(err)
 	}
-	server.Answer("listVirtualMachines", 200, `{"listvirtualmachinesresponse":{"virtualmachine":"`+both+`"}}`)
+	server.RespondNext("listVirtualMachines", 200, `{"listvirtualmachinesresponse":{"virtualmachine":"`+both+`"}}`)
 	_, err = p.State(t.Context(), byName)
 	note(err)
-	server.Answer("listVirtualMachines", 200, `{"count":0,"virtualmachine":[]}`) // the SDK would panic
+	server.RespondNext("listVirtualMachines", 200, `{"count":0,"virtualmachine":[]}`) // the SDK would panic
 	_, err = p.State(t.Context(), byName)
 	note(err)
-	server.Change(func(s *cloudstacktest.Server) { s.JobError, s.JobText = both, true })
+	server.Update(func(s *cloudstacktest.Server) { s.JobError, s.JobErrorAsText = both, true })
 	note(p.Destroy(t.Context(), byName))
-	server.Drop("listVirtualMachines")
+	server.DropNext("listVirtualMachines")
 	_, err = p.State(t.Context(), byName)
 	note(err)
 	server.Close()

@@ -43,7 +43,7 @@ func byIDOf(id string) Machine {
 	return Machine{Cluster: "prod", Node: "w1", ProviderID: "cloudstack:///zone-a/" + id}
 }
 
-// cloud is a server and a provider that asks it.
+// cloud returns a server and a provider that asks it.
 func cloud(t *testing.T, change func(*config.Infrastructure), vms ...cloudstacktest.VM) (*cloudstacktest.Server, Provider) {
 	t.Helper()
 	server := cloudstacktest.Start(false, vms...)
@@ -104,7 +104,7 @@ func TestCloudStackGone(t *testing.T) {
 // 431 is "no such ID" from CloudStack, and "header too large" from a proxy.
 func TestCloudStackGoneIsSaidByCloudStackOnly(t *testing.T) {
 	server, p := cloud(t, nil, vmW1(), vmW2)
-	server.Answer("listVirtualMachines", 431, "<html>header fields too large</html>")
+	server.RespondNext("listVirtualMachines", 431, "<html>header fields too large</html>")
 	_, err := p.State(t.Context(), byIDOf(idW1))
 	require.ErrorContains(t, err, "error 431: no reason given")
 	require.False(t, Permanent(err))
@@ -138,28 +138,30 @@ func TestCloudStackDestroyFails(t *testing.T) {
 	}{
 		"the job fails": {func(s *cloudstacktest.Server) { s.JobError = "Unable to stop the VM" },
 			"CloudStack destroyVirtualMachine: error 530: Unable to stop the VM", false},
-		"the job fails, as old versions tell it": {func(s *cloudstacktest.Server) { s.JobError, s.JobText = "Unable to stop", true },
+		"the job fails, as old versions tell it": {func(s *cloudstacktest.Server) { s.JobError, s.JobErrorAsText = "Unable to stop", true },
 			"CloudStack destroyVirtualMachine: error 530: Unable to stop", false},
-		"busy": {func(s *cloudstacktest.Server) { s.Fail("destroyVirtualMachine", 536, "in use") },
+		"busy": {func(s *cloudstacktest.Server) { s.FailNext("destroyVirtualMachine", 536, "in use") },
 			"CloudStack destroyVirtualMachine: error 536: in use", false},
-		"limit": {func(s *cloudstacktest.Server) { s.Fail("destroyVirtualMachine", 429, "too fast") },
+		"limit": {func(s *cloudstacktest.Server) { s.FailNext("destroyVirtualMachine", 429, "too fast") },
 			"CloudStack destroyVirtualMachine: error 429: too fast", false},
-		"a proxy": {func(s *cloudstacktest.Server) { s.Answer("destroyVirtualMachine", 502, "<html>bad gateway</html>") },
+		"a proxy": {func(s *cloudstacktest.Server) {
+			s.RespondNext("destroyVirtualMachine", 502, "<html>bad gateway</html>")
+		},
 			"CloudStack destroyVirtualMachine: error 502: no reason given: it does not come from CloudStack itself", false},
-		"a login page": {func(s *cloudstacktest.Server) { s.Answer("destroyVirtualMachine", 200, "<html>log in</html>") },
+		"a login page": {func(s *cloudstacktest.Server) { s.RespondNext("destroyVirtualMachine", 200, "<html>log in</html>") },
 			"CloudStack destroyVirtualMachine: the answer is not one of the CloudStack API: check infrastructure.endpoint, and what stands before it", false},
-		"a redirect": {func(s *cloudstacktest.Server) { s.Answer("destroyVirtualMachine", 302, "moved") },
+		"a redirect": {func(s *cloudstacktest.Server) { s.RespondNext("destroyVirtualMachine", 302, "moved") },
 			"CloudStack destroyVirtualMachine: error 302: no reason given: it does not come from CloudStack itself", false},
-		"a proxy, with a code of CloudStack's": {func(s *cloudstacktest.Server) { s.Answer("destroyVirtualMachine", 401, "log in first") },
+		"a proxy, with a code of CloudStack's": {func(s *cloudstacktest.Server) { s.RespondNext("destroyVirtualMachine", 401, "log in first") },
 			"CloudStack destroyVirtualMachine: error 401: no reason given: it does not come from CloudStack itself", false},
 		"no job": {func(s *cloudstacktest.Server) {
-			s.Answer("destroyVirtualMachine", 200, `{"destroyvirtualmachineresponse":{}}`)
+			s.RespondNext("destroyVirtualMachine", 200, `{"destroyvirtualmachineresponse":{}}`)
 		}, "CloudStack destroyVirtualMachine: it was answered without a job", false},
-		"not allowed": {func(s *cloudstacktest.Server) { s.Fail("destroyVirtualMachine", 531, "no permission") },
+		"not allowed": {func(s *cloudstacktest.Server) { s.FailNext("destroyVirtualMachine", 531, "no permission") },
 			"CloudStack destroyVirtualMachine: error 531: no permission", true},
-		"not for this role": {func(s *cloudstacktest.Server) { s.Fail("destroyVirtualMachine", 432, "not available for user") },
+		"not for this role": {func(s *cloudstacktest.Server) { s.FailNext("destroyVirtualMachine", 432, "not available for user") },
 			"CloudStack destroyVirtualMachine: error 432: not available for user", true},
-		"the job may not be seen": {func(s *cloudstacktest.Server) { s.Fail("queryAsyncJobResult", 531, "not yours") },
+		"the job may not be seen": {func(s *cloudstacktest.Server) { s.FailNext("queryAsyncJobResult", 531, "not yours") },
 			"CloudStack queryAsyncJobResult: error 531: not yours", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -184,7 +186,7 @@ func TestCloudStackDestroyInAManagedCluster(t *testing.T) {
 	const refusal = "Instance is a part of a Kubernetes cluster: k1"
 	for kind, permanent := range map[string]bool{"CloudManaged": true, "ExternalManaged": false} {
 		server, p := cloud(t, func(cfg *config.Infrastructure) { cfg.KubernetesCluster = idK1 }, vmW1(), vmW2)
-		server.Clusters = []cloudstacktest.Cluster{{ID: idK1, Name: "k1", Type: kind, Members: []string{idW1, idW2}}}
+		server.Clusters = []cloudstacktest.KubernetesCluster{{ID: idK1, Name: "k1", Type: kind, VMs: []string{idW1, idW2}}}
 		server.JobError = refusal
 		err := p.Destroy(t.Context(), byName)
 		require.ErrorContains(t, err, "error 530: "+refusal)
@@ -192,8 +194,8 @@ func TestCloudStackDestroyInAManagedCluster(t *testing.T) {
 		if permanent {
 			require.ErrorContains(t, err, "scaleKubernetesCluster: name this one to it, in nodeids")
 		}
-		server.Change(func(s *cloudstacktest.Server) { s.JobError = "" })
-		server.Fail("destroyVirtualMachine", 503, "restarting")
+		server.Update(func(s *cloudstacktest.Server) { s.JobError = "" })
+		server.FailNext("destroyVirtualMachine", 503, "restarting")
 		require.False(t, Permanent(p.Destroy(t.Context(), byName)), kind)
 	}
 }
@@ -203,7 +205,7 @@ func TestCloudStackDestroyLosesItsAnswer(t *testing.T) {
 	for _, hidden := range []bool{false, true} {
 		server, p := cloud(t, nil, vmW1(), vmW2)
 		server.HideDestroyed = hidden
-		server.Drop("destroyVirtualMachine")
+		server.DropNext("destroyVirtualMachine")
 		require.NoError(t, p.Destroy(t.Context(), byName))
 		require.Len(t, server.Calls("destroyVirtualMachine"), 1)
 	}
@@ -213,7 +215,7 @@ func TestCloudStackDestroyLosesItsAnswer(t *testing.T) {
 func TestCloudStackDestroyFindsWhatAnEarlierCallDid(t *testing.T) {
 	server, p := cloud(t, nil, vmW1(), vmW2)
 	server.JobPolls = 1
-	server.Drop("destroyVirtualMachine")
+	server.DropNext("destroyVirtualMachine")
 	err := p.Destroy(t.Context(), byIDOf(idW1))
 	require.ErrorContains(t, err, "destroy of the machine of node w1: CloudStack destroyVirtualMachine: ")
 	require.False(t, Permanent(err), "%v", err)
@@ -225,9 +227,9 @@ func TestCloudStackDestroyFindsWhatAnEarlierCallDid(t *testing.T) {
 func TestCloudStackDestroyWhenAnotherWasFaster(t *testing.T) {
 	server, p := cloud(t, nil, vmW1(), vmW2)
 	server.JobPolls = 2
-	server.Drop("destroyVirtualMachine")
+	server.DropNext("destroyVirtualMachine")
 	require.Error(t, p.Destroy(t.Context(), byName), "its job runs on")
-	server.Fail("destroyVirtualMachine", 431, "the VM is not there any more")
+	server.FailNext("destroyVirtualMachine", 431, "the VM is not there any more")
 	require.NoError(t, p.Destroy(t.Context(), byName))
 	require.Len(t, server.Calls("destroyVirtualMachine"), 2)
 }
@@ -258,7 +260,7 @@ func TestCloudStackDetachISO(t *testing.T) {
 	})
 	t.Run("lost answer", func(t *testing.T) {
 		server, p := cloud(t, nil, withISO, vmW2)
-		server.Drop("detachIso")
+		server.DropNext("detachIso")
 		require.NoError(t, detach(t, p))
 		require.Empty(t, server.VM(idW1).ISO)
 	})

@@ -11,19 +11,19 @@ import (
 	"syscall"
 )
 
-// maxCredentials bounds the file, in bytes: two keys take some 200.
-const maxCredentials = 64 << 10
+// maxCredentialsSize bounds the file, in bytes: two keys take some 200.
+const maxCredentialsSize = 64 << 10
 
-// credentials sign the requests to an API.
+// credentials are the keys that sign API requests.
 type credentials struct{ apiKey, secretKey string }
 
-// redact takes the keys out of a text that came from outside.
+// redact returns text with the keys replaced.
 func (c credentials) redact(text string) string {
 	return strings.NewReplacer(c.apiKey, "[apiKey]", c.secretKey, "[secretKey]").Replace(text)
 }
 
-// readCredentials reads apiKey and secretKey from a file. Its errors hold
-// nothing of what the file holds.
+// readCredentials reads apiKey and secretKey from a file. Its errors never quote the
+// content.
 func readCredentials(path string) (credentials, error) {
 	data, err := readSecret(path)
 	if err != nil {
@@ -36,17 +36,17 @@ func readCredentials(path string) (credentials, error) {
 	return keys, nil
 }
 
-// readSecret reads a file that nobody else may read. A file of another user that
-// this one may read through its group is that user's care (a mounted secret).
+// readSecret returns the content of a file. It fails when others may read it (mode &
+// 077); a file of another user, such as a mounted secret, may be readable by the group.
 func readSecret(path string) ([]byte, error) {
 	file, err := os.Open(path) // #nosec G304 -- the operator's own path
 	if err != nil {
-		return nil, withoutPath(err)
+		return nil, pathErrorCause(err)
 	}
 	defer func() { _ = file.Close() }() // only read from
 	info, err := file.Stat()
 	if err != nil {
-		return nil, withoutPath(err)
+		return nil, pathErrorCause(err)
 	}
 	if !info.Mode().IsRegular() {
 		return nil, errors.New("it is not a file")
@@ -58,18 +58,18 @@ func readSecret(path string) ([]byte, error) {
 	if mode := info.Mode().Perm(); mode&forbidden != 0 {
 		return nil, fmt.Errorf("its mode %#o lets others read it: chmod 600 it", mode)
 	}
-	data, err := io.ReadAll(io.LimitReader(file, maxCredentials+1))
+	data, err := io.ReadAll(io.LimitReader(file, maxCredentialsSize+1))
 	if err != nil {
-		return nil, withoutPath(err)
+		return nil, pathErrorCause(err)
 	}
-	if len(data) > maxCredentials {
-		return nil, fmt.Errorf("it is larger than %d bytes", maxCredentials)
+	if len(data) > maxCredentialsSize {
+		return nil, fmt.Errorf("it is larger than %d bytes", maxCredentialsSize)
 	}
 	return data, nil
 }
 
-// withoutPath is the cause of a file error; the caller names the path.
-func withoutPath(err error) error {
+// pathErrorCause returns a file error without its path, which the caller adds.
+func pathErrorCause(err error) error {
 	var at *os.PathError
 	if errors.As(err, &at) {
 		return at.Err
@@ -77,6 +77,7 @@ func withoutPath(err error) error {
 	return err
 }
 
+// parseCredentials parses a JSON object or lines of key=value.
 func parseCredentials(data []byte) (credentials, error) {
 	var (
 		found map[string]string
@@ -109,7 +110,7 @@ func parseCredentials(data []byte) (credentials, error) {
 	return keys, nil
 }
 
-// parsePairs reads lines of the form key=value; # begins a comment line.
+// parsePairs parses lines of the form key=value; # begins a comment line.
 func parsePairs(text string) (map[string]string, error) {
 	pairs := map[string]string{}
 	for i, line := range strings.Split(text, "\n") {

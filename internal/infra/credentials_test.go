@@ -72,7 +72,7 @@ func TestCredentialsFile(t *testing.T) {
 	_, err = readCredentials(dir)
 	require.EqualError(t, err, "infrastructure.credentialsFile "+dir+": it is not a file")
 	big := filepath.Join(dir, "big")
-	require.NoError(t, os.WriteFile(big, []byte(strings.Repeat("#", maxCredentials+1)), 0o600))
+	require.NoError(t, os.WriteFile(big, []byte(strings.Repeat("#", maxCredentialsSize+1)), 0o600))
 	_, err = readCredentials(big)
 	require.EqualError(t, err, "infrastructure.credentialsFile "+big+": it is larger than 65536 bytes")
 }

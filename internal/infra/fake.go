@@ -9,17 +9,17 @@ import (
 // FakeProvider is a Provider for tests. The zero value knows no machine: its
 // states are Unknown and every Destroy works.
 type FakeProvider struct {
-	mu         sync.Mutex
-	states     map[string]State // by node
-	stateErr   map[string][]error
-	destroyErr map[string][]error
-	asked      []Machine
-	destroyed  []Machine
+	mu          sync.Mutex
+	states      map[string]State // by node
+	stateErrs   map[string][]error
+	destroyErrs map[string][]error
+	stateCalls  []Machine
+	destroyed   []Machine
 }
 
 var _ Provider = (*FakeProvider)(nil)
 
-// SetState sets what State answers for the machine of a node.
+// SetState sets what State returns for the machine of a node.
 func (f *FakeProvider) SetState(node string, s State) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -33,31 +33,31 @@ func (f *FakeProvider) SetState(node string, s State) {
 func (f *FakeProvider) FailState(node string, errs ...error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.stateErr == nil {
-		f.stateErr = map[string][]error{}
+	if f.stateErrs == nil {
+		f.stateErrs = map[string][]error{}
 	}
-	f.stateErr[node] = append(f.stateErr[node], errs...)
+	f.stateErrs[node] = append(f.stateErrs[node], errs...)
 }
 
 // FailDestroy makes the next calls of Destroy for a node fail, one per error.
 func (f *FakeProvider) FailDestroy(node string, errs ...error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.destroyErr == nil {
-		f.destroyErr = map[string][]error{}
+	if f.destroyErrs == nil {
+		f.destroyErrs = map[string][]error{}
 	}
-	f.destroyErr[node] = append(f.destroyErr[node], errs...)
+	f.destroyErrs[node] = append(f.destroyErrs[node], errs...)
 }
 
-// State is the state that was set, Gone once destroyed, Unknown otherwise.
+// State returns the state that was set, Gone once destroyed, Unknown otherwise.
 func (f *FakeProvider) State(ctx context.Context, m Machine) (State, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.asked = append(f.asked, m)
+	f.stateCalls = append(f.stateCalls, m)
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	if err := next(f.stateErr, m.Node); err != nil {
+	if err := popError(f.stateErrs, m.Node); err != nil {
 		return "", err
 	}
 	if s, set := f.states[m.Node]; set {
@@ -66,14 +66,14 @@ func (f *FakeProvider) State(ctx context.Context, m Machine) (State, error) {
 	return Unknown, nil
 }
 
-// Destroy makes the machine Gone, and notes it.
+// Destroy sets the state of the machine to Gone and records the call.
 func (f *FakeProvider) Destroy(ctx context.Context, m Machine) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := next(f.destroyErr, m.Node); err != nil {
+	if err := popError(f.destroyErrs, m.Node); err != nil {
 		return err
 	}
 	f.destroyed = append(f.destroyed, m)
@@ -84,21 +84,21 @@ func (f *FakeProvider) Destroy(ctx context.Context, m Machine) error {
 	return nil
 }
 
-// Asked are the machines whose state was asked for, in order, failed calls included.
-func (f *FakeProvider) Asked() []Machine {
+// StateCalls returns the machines of the calls of State, in order, failed ones included.
+func (f *FakeProvider) StateCalls() []Machine {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Clone(f.asked)
+	return slices.Clone(f.stateCalls)
 }
 
-// Destroyed are the machines of the Destroy calls that worked, in order.
+// Destroyed returns the machines of the Destroy calls that worked, in order.
 func (f *FakeProvider) Destroyed() []Machine {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.destroyed)
 }
 
-func next(errs map[string][]error, node string) error {
+func popError(errs map[string][]error, node string) error {
 	if len(errs[node]) == 0 {
 		return nil
 	}

@@ -1,4 +1,5 @@
-// Package infra reaches what owns the machines behind the nodes.
+// Package infra is the infrastructure providers: they look up and destroy the machines
+// behind nodes.
 package infra
 
 import (
@@ -8,7 +9,7 @@ import (
 	"ebb/internal/config"
 )
 
-// Machine says which machine is meant, in every way a provider may know it by.
+// Machine identifies a machine in every way by which a provider may know it.
 type Machine struct {
 	Cluster    string   `json:"cluster"`
 	Node       string   `json:"node"`
@@ -18,7 +19,7 @@ type Machine struct {
 	Addresses  []string `json:"addresses,omitempty"`  // internal addresses
 }
 
-// State is what the infrastructure knows of a machine.
+// State is the state of a machine.
 type State string
 
 // The states of a machine.
@@ -26,21 +27,20 @@ const (
 	Running State = "running"
 	Stopped State = "stopped" // it exists and is off
 	Gone    State = "gone"    // it does not exist any more
-	Unknown State = "unknown" // the provider cannot tell: never a reason to act
+	Unknown State = "unknown" // the provider cannot tell; never a reason to act
 )
 
-// valid says whether a provider may answer this.
+// valid reports whether s is one of the states above.
 func (s State) valid() bool {
 	return s == Running || s == Stopped || s == Gone || s == Unknown
 }
 
-// Provider reads and destroys machines. Every call may be repeated: a caller
-// that did not get an answer asks again, so a second call must find what the
-// first one did and not do it to another machine.
+// Provider looks up and destroys machines. Callers repeat a call whose result was lost:
+// a second call must have the same effect as one, and never on another machine.
 type Provider interface {
-	// State tells how a machine is. Unknown with a nil error means that nobody
-	// can tell, and asking again is useless; an error means that the question
-	// failed, and asking again may help.
+	// State returns the state of a machine. Unknown with a nil error means that the
+	// provider cannot tell and the call need not be repeated. An error may be
+	// temporary: see Permanent.
 	State(ctx context.Context, m Machine) (State, error)
 
 	// Destroy removes a machine for good. Nil means that it is gone, was gone
@@ -49,39 +49,39 @@ type Provider interface {
 	Destroy(ctx context.Context, m Machine) error
 }
 
-// Forwarder is a Provider that knows which ports of a public address lead to
-// which machines.
-type Forwarder interface {
-	// Rules are the active rules of a public address that lead to the SSH port of
-	// a machine. The one that leads to q.Machine, if any does, bears the name of
-	// its node; those that lead to others bear a name that no node has. None is an
-	// answer, too. An address that the provider does not know is an error.
-	Rules(ctx context.Context, q RuleQuery) ([]config.ForwardingRule, error)
+// ForwardingRuleLister is a Provider that knows the port-forwarding rules of public IP
+// addresses.
+type ForwardingRuleLister interface {
+	// ForwardingRules returns the active rules of a public address that lead to the SSH
+	// port of a machine, possibly none. The one for q.Machine has the name of its node;
+	// those for other machines have a name that no node has. An address that the
+	// provider does not know is an error.
+	ForwardingRules(ctx context.Context, q ForwardingRuleQuery) ([]config.ForwardingRule, error)
 }
 
-// RuleQuery asks how a machine is reached from outside.
-type RuleQuery struct {
+// ForwardingRuleQuery is the input of ForwardingRules.
+type ForwardingRuleQuery struct {
 	PublicAddress string
-	Port          int // on the machine, where it answers SSH
+	Port          int // of the SSH server on the machine
 	Machine       Machine
 }
 
-// ISODetacher is a Provider that can take the ISO image out of a machine's drive.
+// ISODetacher is a Provider that can detach the ISO image from a machine.
 type ISODetacher interface {
-	// DetachISO leaves a machine without an ISO. Nil means that none is attached,
-	// any more or at all, or that the machine is gone. An error means that one may
-	// still be attached, and the call may be repeated.
+	// DetachISO detaches the ISO of a machine. Nil means that none is attached now, or
+	// that the machine is gone. An error means that one may still be attached, and the
+	// call may be repeated.
 	DetachISO(ctx context.Context, m Machine) error
 }
 
-// New is the provider that a cluster's configuration names. Its error means
-// that the configuration must be changed: trying again is useless.
+// New returns the provider that a cluster's configuration names. Its error means that
+// the configuration must be changed.
 func New(cfg config.Infrastructure) (Provider, error) {
 	switch cfg.Provider {
 	case config.InfraNone, "":
 		return none{}, nil
 	case config.InfraExec:
-		return newCommand(cfg)
+		return newExecProvider(cfg)
 	case config.InfraCloudStack:
 		return newCloudStack(cfg)
 	}
@@ -89,11 +89,11 @@ func New(cfg config.Infrastructure) (Provider, error) {
 		cfg.Provider, config.InfraNone, config.InfraExec, config.InfraCloudStack)
 }
 
-// none is for machines that Ebb does not touch: someone else removes them.
+// none is the provider for machines that Ebb does not touch.
 type none struct{}
 
-// State is Unknown: there is nobody to ask.
+// State returns Unknown.
 func (none) State(context.Context, Machine) (State, error) { return Unknown, nil }
 
-// Destroy has nothing to do: the machine stays, only its node has left the cluster.
+// Destroy does nothing: the machine stays, only its node has left the cluster.
 func (none) Destroy(context.Context, Machine) error { return nil }

@@ -21,7 +21,7 @@ var w1 = Machine{
 	Cluster: "prod", Node: "w1", UID: "u-1", ProviderID: "cloudstack:///vm-1", MachineID: "abc", Addresses: []string{"10.0.0.4", "fd00::4"},
 }
 
-// shell is an exec provider that runs a shell script; $1 is a directory of the test.
+// shell returns an exec provider that runs a shell script; $1 is a directory of the test.
 func shell(t *testing.T, timeout time.Duration, script string) (Provider, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -111,7 +111,7 @@ func TestExecKeepsTheEndOfStderr(t *testing.T) {
 	p, _ := shell(t, time.Minute, `head -c 100000 /dev/zero | tr '\0' x >&2; echo "the reason" >&2; exit 1`)
 	err := p.Destroy(t.Context(), w1)
 	require.ErrorContains(t, err, "xxxthe reason")
-	require.Equal(t, errorTail-len("the reason\n"), strings.Count(err.Error(), "x")-strings.Count(prefix+"exit", "x"))
+	require.Equal(t, maxErrorText-len("the reason\n"), strings.Count(err.Error(), "x")-strings.Count(prefix+"exit", "x"))
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)
 }
@@ -198,7 +198,7 @@ func TestFakeProvider(t *testing.T) {
 	s, err = f.State(t.Context(), w1)
 	require.NoError(t, err)
 	require.Equal(t, Running, s)
-	require.Len(t, f.Asked(), 3)
+	require.Len(t, f.StateCalls(), 3)
 
 	require.ErrorIs(t, f.Destroy(t.Context(), w1), down)
 	require.ErrorIs(t, f.Destroy(t.Context(), w1), down)

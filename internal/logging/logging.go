@@ -11,8 +11,8 @@ import (
 	"golang.org/x/term"
 )
 
-// New logs to stderr what is at least this important (debug, info, warn or
-// error): for a person on a terminal, otherwise one JSON object a line.
+// New returns a logger for messages of at least that level (debug, info, warn or error).
+// It writes to stderr: readable text on a terminal, otherwise one JSON object per line.
 func New(level string) (*zap.Logger, error) {
 	var at zapcore.Level
 	if err := at.UnmarshalText([]byte(strings.ToLower(level))); err != nil {

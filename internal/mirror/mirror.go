@@ -1,6 +1,7 @@
-// Package mirror keeps local copies of Kubernetes objects. Where a shared informer
-// waits up to a minute after an API server has been away twice, and whoever decides
-// on it is blind for so long, a mirror tries again within two seconds.
+// Package mirror keeps local copies of Kubernetes objects, as informers do, by a
+// reflector of client-go. Unlike a shared informer, which waits up to a minute before
+// it lists again when an API server has been unavailable twice, it waits two seconds at
+// most.
 package mirror
 
 import (
@@ -16,79 +17,80 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// rewatch is the time between two tries to list or watch.
-var rewatch = wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 2 * time.Second}
+// relistBackoff is the time between two attempts to list or watch.
+var relistBackoff = wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 2 * time.Second}
 
 // Options of a mirror of objects of type T.
 type Options[T any] struct {
-	Name     string                              // of the kind, as the API has it: "pods"
-	Indexers map[string]func(object *T) []string // by name: the values under which an object is found
-	Trim     func(object *T)                     // drops what nobody needs before an object is kept; nil = keep all
-	// Changed is called after each change, in order; nil = many objects may have
-	// changed. It must not block. Nil = nobody wants to know.
-	Changed func(object *T)
+	Resource  string                              // of the API: "pods"
+	Indexers  map[string]func(object *T) []string // by name: the values by which ByIndex finds an object
+	Transform func(object *T)                     // changes an object before it is stored, to drop fields; may be nil
+	// OnChange is called after each change, in order, with the object, or with nil when
+	// any objects may have changed. It must not block. It may be nil.
+	OnChange func(object *T)
 }
 
-// Mirror is a local copy of all objects of one kind. It may lag behind the API server,
-// and does not shrink while the API server cannot be reached. What it returns is
-// shared: read it, do not change it.
+// Mirror is a local copy of all objects of one resource. It may lag behind the API
+// server, and stays as it is while the API server cannot be reached. The objects that it
+// returns are shared and must not be changed.
 type Mirror[T any] struct {
-	o         Options[T]
+	opts      Options[T]
 	objects   cache.Indexer
 	reflector *cache.Reflector
-	synced    chan struct{} // closed once it is complete
-	once      sync.Once
+	synced    chan struct{} // closed after the first list
+	syncOnce  sync.Once
 
 	mu        sync.Mutex
-	lastError error // of the list or watch, until it has synced
+	lastError error // of a list or watch
 }
 
-// New is the mirror of what list and follow return. It is empty until it runs.
+// New returns a mirror of the objects that listFunc and watchFunc return. It is empty
+// until Run.
 func New[T any, P interface {
 	*T
 	runtime.Object
 }, L runtime.Object](client kubernetes.Interface, o Options[T],
-	list func(context.Context, metav1.ListOptions) (L, error),
-	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
+	listFunc func(context.Context, metav1.ListOptions) (L, error),
+	watchFunc func(context.Context, metav1.ListOptions) (watch.Interface, error),
 ) *Mirror[T] {
-	m := &Mirror[T]{o: o, synced: make(chan struct{})}
+	m := &Mirror[T]{opts: o, synced: make(chan struct{})}
 	indexers := cache.Indexers{}
 	for name, values := range o.Indexers {
 		indexers[name] = func(obj any) ([]string, error) { return values(obj.(*T)), nil }
 	}
 	m.objects = cache.NewIndexer(cache.MetaNamespaceKeyFunc, indexers)
-	source := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+	listerWatcher := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			found, err := list(ctx, options)
-			return found, m.note(err)
+			found, err := listFunc(ctx, options)
+			return found, m.recordError(err)
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			events, err := follow(ctx, options)
-			return events, m.note(err)
+			events, err := watchFunc(ctx, options)
+			return events, m.recordError(err)
 		},
 	}, client)
-	again := rewatch
-	m.reflector = cache.NewReflectorWithOptions(source, P(new(T)), store[T]{m}, cache.ReflectorOptions{Name: "ebb/" + o.Name, Backoff: &again})
+	backoff := relistBackoff
+	m.reflector = cache.NewReflectorWithOptions(listerWatcher, P(new(T)), reflectorStore[T]{m}, cache.ReflectorOptions{Name: "ebb/" + o.Resource, Backoff: &backoff})
 	return m
 }
 
-// Run keeps the copy until ctx ends.
+// Run lists and watches until ctx ends.
 func (m *Mirror[T]) Run(ctx context.Context) { m.reflector.RunWithContext(ctx) }
 
-// Name is the kind, as the API has it.
-func (m *Mirror[T]) Name() string { return m.o.Name }
+// Resource returns the resource, as in Options.
+func (m *Mirror[T]) Resource() string { return m.opts.Resource }
 
-// Synced is closed once the copy is complete.
+// Synced returns a channel that is closed after the first complete list.
 func (m *Mirror[T]) Synced() <-chan struct{} { return m.synced }
 
-// Failure is the last error of a list or watch, nil when there was none.
-func (m *Mirror[T]) Failure() error {
+// LastError returns the last error of a list or watch, nil when there was none.
+func (m *Mirror[T]) LastError() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.lastError
 }
 
-func (m *Mirror[T]) note(err error) error {
+func (m *Mirror[T]) recordError(err error) error {
 	if err != nil {
 		m.mu.Lock()
 		m.lastError = err
@@ -97,7 +99,7 @@ func (m *Mirror[T]) note(err error) error {
 	return err
 }
 
-// Get is the object of that key, "namespace/name" or "name"; nil when there is none.
+// Get returns the object with a key, "namespace/name" or "name"; nil when there is none.
 func (m *Mirror[T]) Get(key string) *T {
 	obj, known, err := m.objects.GetByKey(key)
 	if err != nil || !known {
@@ -107,11 +109,11 @@ func (m *Mirror[T]) Get(key string) *T {
 	return object
 }
 
-// All are all objects, in no order.
-func (m *Mirror[T]) All() []*T { return typed[T](m.objects.List()) }
+// List returns all objects, in no order.
+func (m *Mirror[T]) List() []*T { return typed[T](m.objects.List()) }
 
-// By are the objects with that value of an index, in no order.
-func (m *Mirror[T]) By(index, value string) []*T {
+// ByIndex returns the objects with a value of an index, in no order.
+func (m *Mirror[T]) ByIndex(index, value string) []*T {
 	objects, err := m.objects.ByIndex(index, value)
 	if err != nil { // there is no such index
 		return nil
@@ -129,60 +131,60 @@ func typed[T any](objects []any) []*T {
 	return out
 }
 
-func (m *Mirror[T]) changed(object *T) {
-	if m.o.Changed != nil {
-		m.o.Changed(object)
+func (m *Mirror[T]) notify(object *T) {
+	if m.opts.OnChange != nil {
+		m.opts.OnChange(object)
 	}
 }
 
-// store is the side of a mirror that the reflector writes to.
-type store[T any] struct{ m *Mirror[T] }
+// reflectorStore implements cache.ReflectorStore: the reflector writes to the mirror by it.
+type reflectorStore[T any] struct{ mirror *Mirror[T] }
 
-// Add keeps a new object.
-func (s store[T]) Add(obj any) error { return s.keep(obj, s.m.objects.Add) }
+// Add stores a new object.
+func (s reflectorStore[T]) Add(obj any) error { return s.set(obj, s.mirror.objects.Add) }
 
-// Update keeps a newer version of an object.
-func (s store[T]) Update(obj any) error { return s.keep(obj, s.m.objects.Update) }
+// Update stores a newer version of an object.
+func (s reflectorStore[T]) Update(obj any) error { return s.set(obj, s.mirror.objects.Update) }
 
-func (s store[T]) keep(obj any, in func(any) error) error {
-	object := s.trim(obj)
-	if err := in(obj); err != nil {
+func (s reflectorStore[T]) set(obj any, write func(any) error) error {
+	object := s.transform(obj)
+	if err := write(obj); err != nil {
 		return err
 	}
-	s.m.changed(object)
+	s.mirror.notify(object)
 	return nil
 }
 
-// Delete drops an object.
-func (s store[T]) Delete(obj any) error {
-	if err := s.m.objects.Delete(obj); err != nil {
+// Delete removes an object.
+func (s reflectorStore[T]) Delete(obj any) error {
+	if err := s.mirror.objects.Delete(obj); err != nil {
 		return err
 	}
 	object, _ := obj.(*T)
-	s.m.changed(object)
+	s.mirror.notify(object)
 	return nil
 }
 
-// Replace keeps these objects and no others.
-func (s store[T]) Replace(list []any, version string) error {
+// Replace stores the result of a list in place of all objects.
+func (s reflectorStore[T]) Replace(list []any, version string) error {
 	for _, obj := range list {
-		s.trim(obj)
+		s.transform(obj)
 	}
-	if err := s.m.objects.Replace(list, version); err != nil {
+	if err := s.mirror.objects.Replace(list, version); err != nil {
 		return err
 	}
-	s.m.once.Do(func() { close(s.m.synced) })
-	s.m.changed(nil)
+	s.mirror.syncOnce.Do(func() { close(s.mirror.synced) })
+	s.mirror.notify(nil)
 	return nil
 }
 
-// Resync has nothing to do: nobody keeps a copy of the copy.
-func (s store[T]) Resync() error { return nil }
+// Resync does nothing: there are no event handlers to resync.
+func (s reflectorStore[T]) Resync() error { return nil }
 
-func (s store[T]) trim(obj any) *T {
+func (s reflectorStore[T]) transform(obj any) *T {
 	object, ok := obj.(*T)
-	if ok && s.m.o.Trim != nil {
-		s.m.o.Trim(object)
+	if ok && s.mirror.opts.Transform != nil {
+		s.mirror.opts.Transform(object)
 	}
 	return object
 }

@@ -15,29 +15,31 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 )
 
-const agentSocket = "SSH_AUTH_SOCK"
+const agentSocketEnv = "SSH_AUTH_SOCK"
 
-var errEncrypted = errors.New("it is encrypted: set ssh.passphraseFile, or use ssh.agent")
+var errKeyEncrypted = errors.New("it is encrypted: set ssh.passphraseFile, or use ssh.agent")
 
-// credentials are the keys to offer, in order. Only public keys are ever offered:
-// nothing that could ask a question.
+// credentials are the keys to offer, in order. Only public key authentication is
+// used: no method that could prompt for something.
 type credentials struct {
-	signers []ssh.Signer
-	agent   io.Closer // nil without an agent
+	signers   []ssh.Signer
+	agentConn io.Closer // nil without an agent
 }
 
 func (c credentials) Close() error {
-	if c.agent == nil {
+	if c.agentConn == nil {
 		return nil
 	}
-	return c.agent.Close()
+	return c.agentConn.Close()
 }
 
+// loadCredentials returns the keys of the identity file and of the agent. Its errors
+// are *CredentialError: nothing that can be read again would help.
 func loadCredentials(ctx context.Context, t Target) (credentials, error) {
 	var creds credentials
 	if t.IdentityFile != "" {
 		signers, err := loadIdentity(t)
-		if err != nil && (!t.Agent || !errors.Is(err, errEncrypted)) { // the agent may have that key, as for ssh
+		if err != nil && (!t.Agent || !errors.Is(err, errKeyEncrypted)) { // like ssh: the agent may hold the encrypted key
 			return credentials{}, err
 		}
 		creds.signers = signers
@@ -45,14 +47,14 @@ func loadCredentials(ctx context.Context, t Target) (credentials, error) {
 	if t.Agent {
 		conn, signers, err := agentSigners(ctx)
 		if err != nil {
-			return credentials{}, &KeyFileError{File: agentSocket, Err: err}
+			return credentials{}, &CredentialError{Source: agentSocketEnv, Err: err}
 		}
-		creds.agent = conn
+		creds.agentConn = conn
 		creds.signers = append(creds.signers, signers...)
 	}
 	if len(creds.signers) == 0 {
 		return credentials{}, errors.Join(
-			&KeyFileError{File: "of user " + t.User, Err: errors.New("there is none to log in with: set ssh.identityFile, or ssh.agent with a key in it")},
+			&CredentialError{Source: "of user " + t.User, Err: errors.New("there is none to log in with: set ssh.identityFile, or ssh.agent with a key in it")},
 			creds.Close())
 	}
 	return creds, nil
@@ -60,7 +62,7 @@ func loadCredentials(ctx context.Context, t Target) (credentials, error) {
 
 // loadIdentity returns the certificate, if there is one, and the key itself.
 func loadIdentity(t Target) ([]ssh.Signer, error) {
-	pem, err := readPrivate(t.IdentityFile)
+	pem, err := readPrivateFile(t.IdentityFile)
 	if err != nil {
 		return nil, err
 	}
@@ -73,31 +75,32 @@ func loadIdentity(t Target) ([]ssh.Signer, error) {
 	}
 	text, err := os.ReadFile(t.CertificateFile)
 	if err != nil {
-		return nil, &KeyFileError{File: t.CertificateFile, Err: err}
+		return nil, &CredentialError{Source: t.CertificateFile, Err: err}
 	}
 	public, _, _, _, err := ssh.ParseAuthorizedKey(text)
 	if err != nil {
-		return nil, &KeyFileError{File: t.CertificateFile, Err: err}
+		return nil, &CredentialError{Source: t.CertificateFile, Err: err}
 	}
 	cert, ok := public.(*ssh.Certificate)
 	if !ok {
-		return nil, &KeyFileError{File: t.CertificateFile, Err: errors.New("it is a plain public key, not a certificate")}
+		return nil, &CredentialError{Source: t.CertificateFile, Err: errors.New("it is a plain public key, not a certificate")}
 	}
 	signer, err := ssh.NewCertSigner(cert, key)
 	if err != nil {
-		return nil, &KeyFileError{File: t.CertificateFile, Err: fmt.Errorf("it does not belong to %s: %w", t.IdentityFile, err)}
+		return nil, &CredentialError{Source: t.CertificateFile, Err: fmt.Errorf("it does not belong to %s: %w", t.IdentityFile, err)}
 	}
 	return []ssh.Signer{signer, key}, nil
 }
 
+// parseKey returns the private key in pem, decrypted with the passphrase file if need be.
 func parseKey(pem []byte, t Target) (ssh.Signer, error) {
 	key, err := ssh.ParsePrivateKey(pem)
 	var missing *ssh.PassphraseMissingError
 	if errors.As(err, &missing) {
 		if t.PassphraseFile == "" {
-			return nil, &KeyFileError{File: t.IdentityFile, Err: errEncrypted}
+			return nil, &CredentialError{Source: t.IdentityFile, Err: errKeyEncrypted}
 		}
-		passphrase, readErr := readPrivate(t.PassphraseFile)
+		passphrase, readErr := readPrivateFile(t.PassphraseFile)
 		if readErr != nil {
 			return nil, readErr
 		}
@@ -107,31 +110,34 @@ func parseKey(pem []byte, t Target) (ssh.Signer, error) {
 		}
 	}
 	if err != nil {
-		return nil, &KeyFileError{File: t.IdentityFile, Err: err}
+		return nil, &CredentialError{Source: t.IdentityFile, Err: err}
 	}
 	return key, nil
 }
 
-// readPrivate reads a file that nobody else may read. Like ssh it refuses an own
-// file with a looser mode; other people's files (a mounted secret) are their care.
-func readPrivate(path string) ([]byte, error) {
+// readPrivateFile returns the content of a key or passphrase file. Like ssh, it fails
+// when the file belongs to this process's user and others may read it (mode & 077);
+// the mode of a file of another user, such as a mounted secret, is not checked.
+func readPrivateFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, &KeyFileError{File: path, Err: err}
+		return nil, &CredentialError{Source: path, Err: err}
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if ok && int(owner.Uid) == os.Getuid() && info.Mode().Perm()&0o077 != 0 {
-		return nil, &KeyFileError{File: path, Err: fmt.Errorf("its mode %#o lets others read it: chmod 600 it", info.Mode().Perm())}
+		return nil, &CredentialError{Source: path, Err: fmt.Errorf("its mode %#o lets others read it: chmod 600 it", info.Mode().Perm())}
 	}
 	content, err := os.ReadFile(path) // #nosec G304 -- the path is configuration
 	if err != nil {
-		return nil, &KeyFileError{File: path, Err: err}
+		return nil, &CredentialError{Source: path, Err: err}
 	}
 	return content, nil
 }
 
+// agentSigners returns the keys of the ssh-agent at SSH_AUTH_SOCK. The connection has
+// to stay open for as long as they are used.
 func agentSigners(ctx context.Context) (net.Conn, []ssh.Signer, error) {
-	socket := os.Getenv(agentSocket)
+	socket := os.Getenv(agentSocketEnv)
 	if socket == "" {
 		return nil, nil, errors.New("it is not set, so there is no ssh-agent")
 	}
@@ -140,7 +146,7 @@ func agentSigners(ctx context.Context) (net.Conn, []ssh.Signer, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("ssh-agent does not answer: %w", err)
 	}
-	// A stuck agent is cut off with the context.
+	// Closing the connection ends a call to an agent that does not answer.
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // best effort
 	defer stop()
 	signers, err := agent.NewClient(conn).Signers()

@@ -30,7 +30,7 @@ func listenAgent(t *testing.T, serve func(net.Conn)) {
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
-	t.Setenv(agentSocket, socket)
+	t.Setenv(agentSocketEnv, socket)
 	go func() {
 		for {
 			conn, err := listener.Accept()
@@ -51,11 +51,11 @@ func TestAgentHasTheKeyThatTheFileKeepsEncrypted(t *testing.T) {
 	target := s.target(t)
 	target.IdentityFile = keyFile(t, raw, "secret")
 	_, err = Dial(t.Context(), target)
-	require.ErrorIs(t, err, errEncrypted)
+	require.ErrorIs(t, err, errKeyEncrypted)
 
 	serveAgent(t, raw)
 	target.Agent = true
-	dialed(t, target)
+	mustDial(t, target)
 }
 
 func TestAgentWithoutKeysAndAgentThatHangs(t *testing.T) {
@@ -111,11 +111,11 @@ func TestUserCertificateThatDoesNotHold(t *testing.T) {
 }
 
 func TestJumpHostThatRefusesTheLogin(t *testing.T) {
-	jump, behind := startServer(t, serverOptions{}), startServer(t, serverOptions{})
-	target := behind.target(t) // with the key of the node, which the jump host does not know
+	jump, node := startServer(t, serverOptions{}), startServer(t, serverOptions{})
+	target := node.target(t) // with the key of the node, which the jump host does not know
 	target.Jump = jump.addr
 	target.KnownHosts = writeFile(t, "known_hosts",
-		knownhosts.Line([]string{jump.addr}, jump.hostKeys[0].PublicKey())+"\n"+knownhosts.Line([]string{behind.addr}, behind.hostKeys[0].PublicKey())+"\n", 0o600)
+		knownhosts.Line([]string{jump.addr}, jump.hostKeys[0].PublicKey())+"\n"+knownhosts.Line([]string{node.addr}, node.hostKeys[0].PublicKey())+"\n", 0o600)
 	_, err := Dial(t.Context(), target)
 	require.True(t, Permanent(err))
 	require.ErrorContains(t, err, "jump host of w1")
@@ -127,7 +127,7 @@ func TestAcceptNewPinsTheJumpHostToo(t *testing.T) {
 	target := jump.target(t)
 	target.Jump, target.AcceptNew = jump.addr, true // the jump host is also the node behind it
 	target.KnownHosts = writeFile(t, "known_hosts", "", 0o600)
-	dialed(t, target)
+	mustDial(t, target)
 	pinned, err := os.ReadFile(target.KnownHosts)
 	require.NoError(t, err)
 	require.Contains(t, string(pinned), knownhosts.Normalize(jump.addr))
@@ -140,21 +140,21 @@ func TestNodeWithAnIPv6Address(t *testing.T) {
 		t.Skipf("no IPv6 on this machine's loopback: %v", err)
 	}
 	t.Cleanup(func() { _ = listener.Close() })
-	passing := &proxy{}
-	passing.budget.Store(-1)
+	forwarder := &faultyProxy{}
+	forwarder.bytesLeft.Store(-1)
 	go func() {
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			go passing.carry(conn, s.addr)
+			go forwarder.proxyConn(conn, s.addr)
 		}
 	}()
 	target := s.target(t)
 	target.Address = listener.Addr().String()
 	target.KnownHosts = writeFile(t, "known_hosts", knownhosts.Line([]string{target.Address}, s.hostKeys[0].PublicKey())+"\n", 0o600)
-	out, _, _, err := dialed(t, target).Exec(t.Context(), "echo hello")
+	out, _, _, err := mustDial(t, target).Exec(t.Context(), "echo hello")
 	require.NoError(t, err)
 	require.Equal(t, "hello\n", out)
 }
@@ -170,7 +170,7 @@ func TestDialFromTheNode(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	c := dialed(t, s.target(t))
+	c := mustDial(t, s.target(t))
 	conn, err := c.Dial(t.Context(), listener.Addr().String())
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }() // the other end has closed it

@@ -1,11 +1,12 @@
-// Package nodessh logs in to nodes and runs things there.
+// Package nodessh logs in to nodes over SSH and runs scripts there.
 //
-// Host keys are always verified, nothing that could ask a question is ever used,
-// and a script that takes long runs detached from the connection, at most once: a
-// lost connection reattaches to it (see Run).
+// Host keys are always verified and no interactive authentication is used. A script
+// that takes long runs detached from the connection, at most once: after a lost
+// connection the caller attaches to it again (see Run).
 package nodessh
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ const (
 	defaultPort           = 22
 	defaultConnectTimeout = 15 * time.Second
 	defaultKeepAlive      = 5 * time.Second
-	keepAliveMisses       = 3
+	keepAliveCountMax     = 3 // as ServerAliveCountMax of ssh_config
 )
 
 // Target is a node and how to log in to it.
@@ -36,48 +37,49 @@ type Target struct {
 	PassphraseFile  string        // holds the passphrase of an encrypted key
 	Agent           bool          // also offer the keys of the agent at SSH_AUTH_SOCK
 	KnownHosts      string        // OpenSSH known_hosts file
-	AcceptNew       bool          // pin the key of a host that has none there
-	Jump            string        // [user@]host[:port] to connect through, with the same keys
+	AcceptNew       bool          // add the key of a host that has none there, as StrictHostKeyChecking=accept-new
+	Jump            string        // [user@]host[:port] of a jump host, as ProxyJump, with the same keys
 	Sudo            bool          // run everything through sudo -n
-	ConnectTimeout  time.Duration // for each hop, TCP connect and handshake together; default 15s
-	KeepAlive       time.Duration // default 5s; three unanswered close the connection
+	ConnectTimeout  time.Duration // of each connection, TCP connect and handshake together; default 15s
+	KeepAlive       time.Duration // interval, default 5s; three unanswered requests close the connection
 }
 
-// Client is a connection to a node. It may be used by several goroutines.
+// Client is an SSH connection to a node. Several goroutines may use it.
 type Client struct {
-	target Target
-	conn   *ssh.Client
-	jump   *ssh.Client // nil without a jump host
-	done   chan struct{}
-	once   sync.Once
+	target    Target
+	conn      *ssh.Client
+	jumpConn  *ssh.Client // nil without a jump host
+	closed    chan struct{}
+	closeOnce sync.Once
 }
 
-// Dial connects and logs in. Permanent tells errors that will not go away.
+// Dial connects to a node, through its jump host if it has one, and logs in. Whether
+// another try may succeed is for Permanent to tell. The caller closes the client.
 func Dial(ctx context.Context, t Target) (*Client, error) {
-	t.User = orDefault(t.User, defaultUser)
-	t.ConnectTimeout = orDefault(t.ConnectTimeout, defaultConnectTimeout)
-	t.KeepAlive = orDefault(t.KeepAlive, defaultKeepAlive)
+	t.User = cmp.Or(t.User, defaultUser)
+	t.ConnectTimeout = cmp.Or(t.ConnectTimeout, defaultConnectTimeout)
+	t.KeepAlive = cmp.Or(t.KeepAlive, defaultKeepAlive)
 	if _, _, err := net.SplitHostPort(t.Address); err != nil {
 		return nil, fmt.Errorf("address of node %s: %w", t.Node, err)
 	}
 
-	c := &Client{target: t, done: make(chan struct{})}
+	c := &Client{target: t, closed: make(chan struct{})}
 	var dialer net.Dialer
 	dial := dialer.DialContext
 	if t.Jump != "" {
-		hop, err := jumpTarget(t)
+		jump, err := jumpTarget(t)
 		if err != nil {
 			return nil, err
 		}
-		if c.jump, err = connect(ctx, hop, dial); err != nil {
+		if c.jumpConn, err = connect(ctx, jump, dial); err != nil {
 			return nil, err
 		}
-		dial = c.jump.DialContext
+		dial = c.jumpConn.DialContext
 	}
 	conn, err := connect(ctx, t, dial)
 	if err != nil {
-		if c.jump != nil {
-			_ = c.jump.Close() // the first error is the one to tell
+		if c.jumpConn != nil {
+			_ = c.jumpConn.Close() // the first error is returned
 		}
 		return nil, err
 	}
@@ -86,35 +88,35 @@ func Dial(ctx context.Context, t Target) (*Client, error) {
 	return c, nil
 }
 
-// jumpTarget is the jump host as a target of its own.
+// jumpTarget returns the jump host as a target of its own.
 func jumpTarget(t Target) (Target, error) {
-	hop := t
-	hop.Node = "jump host of " + t.Node
+	jump := t
+	jump.Node = "jump host of " + t.Node
 	address := t.Jump
 	if at := strings.LastIndex(address, "@"); at >= 0 {
-		hop.User, address = address[:at], address[at+1:]
+		jump.User, address = address[:at], address[at+1:]
 	}
 	if host, port, err := net.SplitHostPort(address); err == nil && host != "" && port != "" {
-		hop.Address = net.JoinHostPort(host, port)
-		return hop, nil
+		jump.Address = net.JoinHostPort(host, port)
+		return jump, nil
 	}
 	host := strings.Trim(address, "[]")
 	if host == "" || (strings.Contains(host, ":") && net.ParseIP(host) == nil) {
 		return Target{}, fmt.Errorf("jump host %q of node %s is not [user@]host[:port]", t.Jump, t.Node)
 	}
-	hop.Address = net.JoinHostPort(host, strconv.Itoa(defaultPort))
-	return hop, nil
+	jump.Address = net.JoinHostPort(host, strconv.Itoa(defaultPort))
+	return jump, nil
 }
 
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// connect makes one hop. Its time covers everything from the first packet to the
-// accepted key, and a cancelled context ends it at once.
+// connect makes one SSH connection. ConnectTimeout covers TCP connect, handshake and
+// authentication; the end of ctx ends it at once.
 func connect(ctx context.Context, t Target, dial dialFunc) (*ssh.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.ConnectTimeout)
 	defer cancel()
-	keys := hostKeys{file: t.KnownHosts, acceptNew: t.AcceptNew}
-	known, err := keys.open(t.Address)
+	verifier := hostKeyVerifier{file: t.KnownHosts, acceptNew: t.AcceptNew}
+	checkHostKey, err := verifier.loadKnownHosts(t.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -126,36 +128,38 @@ func connect(ctx context.Context, t Target, dial dialFunc) (*ssh.Client, error) 
 
 	conn, err := dial(ctx, "tcp", t.Address)
 	if err != nil {
-		return nil, t.lost(ctx, "connect to "+t.Address, err)
+		return nil, t.transportError(ctx, "connect to "+t.Address, err)
 	}
 	stop := context.AfterFunc(ctx, func() {
 		_ = conn.Close() // best effort: unblocks the handshake
 		_ = creds.Close()
 	})
-	client, err := handshake(conn, t, keys, known, creds)
+	client, err := handshake(conn, t, verifier, checkHostKey, creds)
 	if err != nil {
 		stop()
-		_ = conn.Close() // the handshake's error is the one to tell
+		_ = conn.Close() // the handshake's error is returned
 		if Permanent(err) {
 			return nil, err
 		}
-		return nil, t.lost(ctx, "handshake with "+t.Address, err)
+		return nil, t.transportError(ctx, "handshake with "+t.Address, err)
 	}
 	if !stop() {
-		_ = client.Close() // cut off at the very end
-		return nil, t.lost(ctx, "handshake with "+t.Address, ctx.Err())
+		_ = client.Close() // ctx ended after the handshake and closed conn
+		return nil, t.transportError(ctx, "handshake with "+t.Address, ctx.Err())
 	}
 	return client, nil
 }
 
-func handshake(conn net.Conn, t Target, keys hostKeys, known ssh.HostKeyCallback, creds credentials) (*ssh.Client, error) {
+// handshake verifies the host's key and logs in. A host key or a login that is refused
+// is a *HostKeyError or an *AuthError.
+func handshake(conn net.Conn, t Target, verifier hostKeyVerifier, checkHostKey ssh.HostKeyCallback, creds credentials) (*ssh.Client, error) {
 	var rejected error
 	config := &ssh.ClientConfig{
 		User:              t.User,
 		Auth:              []ssh.AuthMethod{ssh.PublicKeys(creds.signers...)},
-		HostKeyAlgorithms: keys.algorithms(t.Address, known),
+		HostKeyAlgorithms: verifier.hostKeyAlgorithms(t.Address, checkHostKey),
 		HostKeyCallback: func(address string, remote net.Addr, key ssh.PublicKey) error {
-			rejected = keys.verify(address, remote, key)
+			rejected = verifier.verify(address, remote, key)
 			return rejected
 		},
 	}
@@ -163,7 +167,7 @@ func handshake(conn net.Conn, t Target, keys hostKeys, known ssh.HostKeyCallback
 	switch {
 	case rejected != nil:
 		return nil, fmt.Errorf("node %s: %w", t.Node, rejected)
-	case err != nil && refused(err):
+	case err != nil && isAuthFailure(err):
 		return nil, fmt.Errorf("node %s: %w", t.Node, &AuthError{User: t.User, Host: t.Address, Err: err})
 	case err != nil:
 		return nil, err
@@ -171,64 +175,65 @@ func handshake(conn net.Conn, t Target, keys hostKeys, known ssh.HostKeyCallback
 	return ssh.NewClient(c, channels, requests), nil
 }
 
-// refused tells a refused login from a broken connection. The ssh package has no
-// type for it; the tests hold this text against that package and OpenSSH.
-func refused(err error) bool {
+// isAuthFailure reports whether err is a refused login and not a broken connection.
+// x/crypto/ssh has no exported type for either form of it, so their text is compared;
+// tests with that package's server and with OpenSSH's notice when it changes.
+func isAuthFailure(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, "unable to authenticate") || strings.Contains(text, "Too many authentication failures")
 }
 
-// lost makes a TransportError. The reason of an ended context is told instead of
-// the closed connection it led to.
-func (t Target) lost(ctx context.Context, op string, err error) error {
+// transportError returns a *TransportError. When ctx has ended, its error comes first:
+// err is then only the closed connection that it led to.
+func (t Target) transportError(ctx context.Context, op string, err error) error {
 	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ctxErr) {
 		err = fmt.Errorf("%w (%w)", ctxErr, err)
 	}
 	return &TransportError{Node: t.Node, Op: op, Err: err}
 }
 
-// keepAlive closes the connection when the node has not answered for three
-// intervals, so that whoever waits on it gets an error instead of waiting on.
+// keepAlive sends a request every interval and closes the connection when
+// keepAliveCountMax intervals pass without an answer, so that calls that wait fail.
 func (c *Client) keepAlive() {
 	ticker := time.NewTicker(c.target.KeepAlive)
 	defer ticker.Stop()
-	answered := make(chan error, 1)
-	waiting, missed := false, 0
+	replies := make(chan error, 1)
+	pending, missed := false, 0
 	for {
 		select {
-		case <-c.done:
+		case <-c.closed:
 			return
-		case err := <-answered:
+		case err := <-replies:
 			if err != nil {
-				_ = c.Close() // the connection is gone already
+				_ = c.Close() // the connection is lost already
 				return
 			}
-			waiting, missed = false, 0
+			pending, missed = false, 0
 		case <-ticker.C:
-			if waiting {
-				if missed++; missed >= keepAliveMisses {
-					_ = c.Close() // the peer is not there to be told
+			if pending {
+				if missed++; missed >= keepAliveCountMax {
+					_ = c.Close() // the peer does not answer, so neither does the error matter
 					return
 				}
 				continue
 			}
-			waiting = true
+			pending = true
 			go func() {
 				_, _, err := c.conn.SendRequest("keepalive@openssh.com", true, nil)
-				answered <- err
+				replies <- err
 			}()
 		}
 	}
 }
 
-// Close ends the connection. What runs detached goes on.
+// Close ends the connection, and may be repeated. Detached runs go on.
 func (c *Client) Close() error {
 	var err error
-	c.once.Do(func() {
-		close(c.done)
+	c.closeOnce.Do(func() {
+		close(c.closed)
 		err = c.conn.Close()
-		if c.jump != nil {
-			err = errors.Join(err, c.jump.Close())
+		if c.jumpConn != nil {
+			err = errors.Join(err, c.jumpConn.Close())
 		}
 	})
 	return err

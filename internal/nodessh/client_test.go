@@ -18,8 +18,8 @@ import (
 )
 
 func TestExec(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *testServer) {
-		c := dialed(t, s.target(t))
+	onBothServers(t, func(t *testing.T, s *testServer) {
+		c := mustDial(t, s.target(t))
 		// cat would swallow the rest of the script if the script were its input.
 		out, errOut, code, err := c.Exec(t.Context(), "cat\necho \"it's\"; echo problem >&2\nexit 5")
 		require.NoError(t, err)
@@ -30,16 +30,16 @@ func TestExec(t *testing.T) {
 		out, _, code, err = c.Exec(t.Context(), "seq 200000")
 		require.NoError(t, err)
 		require.Zero(t, code)
-		require.Len(t, out, outputLimit)
+		require.Len(t, out, maxOutput)
 		require.True(t, strings.HasSuffix(out, "\n199999\n200000\n"))
 	})
 }
 
 func TestExecEndsWithContext(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *testServer) {
-		c := dialed(t, s.target(t))
+	onBothServers(t, func(t *testing.T, s *testServer) {
+		c := mustDial(t, s.target(t))
 		began := time.Now()
-		_, _, _, err := c.Exec(shortContext(t, 300*time.Millisecond), "sleep 30")
+		_, _, _, err := c.Exec(contextWithTimeout(t, 300*time.Millisecond), "sleep 30")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Less(t, time.Since(began), 5*time.Second)
 		out, _, _, err := c.Exec(t.Context(), "echo still here")
@@ -48,7 +48,7 @@ func TestExecEndsWithContext(t *testing.T) {
 	})
 }
 
-func hostKeyProblem(t *testing.T, err error) *HostKeyError {
+func requireHostKeyError(t *testing.T, err error) *HostKeyError {
 	t.Helper()
 	var keyErr *HostKeyError
 	require.ErrorAs(t, err, &keyErr)
@@ -57,7 +57,7 @@ func hostKeyProblem(t *testing.T, err error) *HostKeyError {
 }
 
 func TestHostKeyMismatch(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *testServer) {
+	onBothServers(t, func(t *testing.T, s *testServer) {
 		target := s.target(t)
 		other, _ := newKey(t)
 		target.KnownHosts = writeFile(t, "known_hosts", "# comment\n"+knownhosts.Line([]string{s.addr}, other.PublicKey())+"\n", 0o600)
@@ -65,7 +65,7 @@ func TestHostKeyMismatch(t *testing.T) {
 		before, err := os.ReadFile(target.KnownHosts)
 		require.NoError(t, err)
 		_, err = Dial(t.Context(), target)
-		keyErr := hostKeyProblem(t, err)
+		keyErr := requireHostKeyError(t, err)
 		require.Equal(t, HostKeyMismatch, keyErr.Problem)
 		require.Equal(t, 2, keyErr.Line)
 		for _, part := range []string{knownhosts.Normalize(s.addr), target.KnownHosts + ":2", ssh.FingerprintSHA256(s.hostKeys[0].PublicKey())} {
@@ -78,11 +78,11 @@ func TestHostKeyMismatch(t *testing.T) {
 }
 
 func TestHostKeyUnknown(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *testServer) {
+	onBothServers(t, func(t *testing.T, s *testServer) {
 		target := s.target(t)
 		target.KnownHosts = writeFile(t, "known_hosts", "", 0o600)
 		_, err := Dial(t.Context(), target)
-		keyErr := hostKeyProblem(t, err)
+		keyErr := requireHostKeyError(t, err)
 		require.Equal(t, HostKeyUnknown, keyErr.Problem)
 		require.Contains(t, err.Error(), ssh.FingerprintSHA256(s.hostKeys[0].PublicKey()))
 		content, err := os.ReadFile(target.KnownHosts)
@@ -96,7 +96,7 @@ func TestHostKeyFileMissing(t *testing.T) {
 	target := s.target(t)
 	target.KnownHosts = filepath.Join(t.TempDir(), "none")
 	_, err := Dial(t.Context(), target)
-	require.Equal(t, HostKeyFile, hostKeyProblem(t, err).Problem)
+	require.Equal(t, HostKeyFile, requireHostKeyError(t, err).Problem)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.Contains(t, err.Error(), target.KnownHosts)
 	target.KnownHosts = ""
@@ -105,7 +105,7 @@ func TestHostKeyFileMissing(t *testing.T) {
 }
 
 func TestAcceptNewPinsOnce(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *testServer) {
+	onBothServers(t, func(t *testing.T, s *testServer) {
 		target := s.target(t)
 		target.AcceptNew = true
 		target.KnownHosts = filepath.Join(t.TempDir(), "new", "known_hosts")
@@ -141,7 +141,7 @@ func TestAcceptNewAfterUnfinishedLine(t *testing.T) {
 	target := s.target(t)
 	target.AcceptNew = true
 	target.KnownHosts = writeFile(t, "known_hosts", line, 0o600)
-	dialed(t, target)
+	mustDial(t, target)
 	content, err := os.ReadFile(target.KnownHosts)
 	require.NoError(t, err)
 	require.Equal(t, line+"\n"+knownhosts.Line([]string{s.addr}, s.hostKeys[0].PublicKey())+"\n", string(content))
@@ -153,7 +153,7 @@ func TestHostKeyRevoked(t *testing.T) {
 	target.AcceptNew = true
 	target.KnownHosts = writeFile(t, "known_hosts", "@revoked * "+string(ssh.MarshalAuthorizedKey(s.hostKeys[0].PublicKey())), 0o600)
 	_, err := Dial(t.Context(), target)
-	keyErr := hostKeyProblem(t, err)
+	keyErr := requireHostKeyError(t, err)
 	require.Equal(t, HostKeyRevoked, keyErr.Problem)
 	require.Equal(t, 1, keyErr.Line)
 }
@@ -166,7 +166,7 @@ func TestHostWithSeveralKeys(t *testing.T) {
 	for _, key := range s.hostKeys {
 		target := s.target(t)
 		target.KnownHosts = writeFile(t, "known_hosts", knownhosts.Line([]string{s.addr}, key.PublicKey())+"\n", 0o600)
-		dialed(t, target)
+		mustDial(t, target)
 	}
 }
 
@@ -186,18 +186,18 @@ func TestHostCertificate(t *testing.T) {
 	target := s.target(t)
 	host := knownhosts.Normalize(s.addr)
 	target.KnownHosts = writeFile(t, "known_hosts", "@cert-authority "+host+" "+string(ssh.MarshalAuthorizedKey(authority.PublicKey())), 0o600)
-	dialed(t, target)
-	stranger, _ := newKey(t)
-	target.KnownHosts = writeFile(t, "known_hosts", "@cert-authority "+host+" "+string(ssh.MarshalAuthorizedKey(stranger.PublicKey())), 0o600)
+	mustDial(t, target)
+	otherAuthority, _ := newKey(t)
+	target.KnownHosts = writeFile(t, "known_hosts", "@cert-authority "+host+" "+string(ssh.MarshalAuthorizedKey(otherAuthority.PublicKey())), 0o600)
 	_, err = Dial(t.Context(), target)
-	require.Equal(t, HostKeyCert, hostKeyProblem(t, err).Problem)
+	require.Equal(t, HostKeyCert, requireHostKeyError(t, err).Problem)
 }
 
 func TestAuthRefused(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *testServer) {
+	onBothServers(t, func(t *testing.T, s *testServer) {
 		target := s.target(t)
-		_, stranger := newKey(t)
-		target.IdentityFile = keyFile(t, stranger, "")
+		_, unauthorized := newKey(t)
+		target.IdentityFile = keyFile(t, unauthorized, "")
 		_, err := Dial(t.Context(), target)
 		var authErr *AuthError
 		require.ErrorAs(t, err, &authErr)
@@ -221,7 +221,7 @@ func TestKeyFiles(t *testing.T) {
 		target := plain
 		target.IdentityFile = encrypted
 		target.PassphraseFile = writeFile(t, "pass", "open sesame\n", 0o600)
-		dialed(t, target)
+		mustDial(t, target)
 	})
 	bad := map[string]struct {
 		change  func(target *Target)
@@ -244,7 +244,7 @@ func TestKeyFiles(t *testing.T) {
 			target := plain
 			tc.change(&target)
 			_, err := Dial(t.Context(), target)
-			var keyErr *KeyFileError
+			var keyErr *CredentialError
 			require.ErrorAs(t, err, &keyErr)
 			require.ErrorContains(t, err, tc.message)
 			require.True(t, Permanent(err))
@@ -264,11 +264,11 @@ func TestUserCertificate(t *testing.T) {
 	require.True(t, Permanent(err), "the bare key is not enough")
 	cert := certify(t, authority, key.PublicKey(), ssh.UserCert, target.User)
 	target.CertificateFile = writeFile(t, "cert", string(ssh.MarshalAuthorizedKey(cert)), 0o600)
-	dialed(t, target)
+	mustDial(t, target)
 }
 
 func TestAgent(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *testServer) {
+	onBothServers(t, func(t *testing.T, s *testServer) {
 		pem, err := os.ReadFile(s.userKey)
 		require.NoError(t, err)
 		raw, err := ssh.ParseRawPrivateKey(pem)
@@ -276,19 +276,19 @@ func TestAgent(t *testing.T) {
 		serveAgent(t, raw)
 		target := s.target(t)
 		target.IdentityFile, target.Agent = "", true
-		c := dialed(t, target)
+		c := mustDial(t, target)
 		_, _, code, err := c.Exec(t.Context(), "true")
 		require.NoError(t, err)
 		require.Zero(t, code)
-		t.Setenv(agentSocket, "")
+		t.Setenv(agentSocketEnv, "")
 		_, err = Dial(t.Context(), target)
-		require.ErrorContains(t, err, agentSocket)
+		require.ErrorContains(t, err, agentSocketEnv)
 		require.True(t, Permanent(err))
 	})
 }
 
 func TestJumpHost(t *testing.T) {
-	onBoth(t, func(t *testing.T, jump *testServer) {
+	onBothServers(t, func(t *testing.T, jump *testServer) {
 		// The node lets the jump host's key in by its certificate.
 		target := jump.target(t)
 		jumpLine := knownhosts.Line([]string{jump.addr}, jump.hostKeys[0].PublicKey()) + "\n"
@@ -297,22 +297,22 @@ func TestJumpHost(t *testing.T) {
 		require.NoError(t, err)
 		key, err := ssh.ParsePrivateKey(pem)
 		require.NoError(t, err)
-		behind := startServer(t, serverOptions{userCA: authority.PublicKey()})
+		node := startServer(t, serverOptions{userCA: authority.PublicKey()})
 		target.CertificateFile = writeFile(t, "cert", string(ssh.MarshalAuthorizedKey(certify(t, authority, key.PublicKey(), ssh.UserCert, target.User))), 0o600)
-		behindLine := knownhosts.Line([]string{behind.addr}, behind.hostKeys[0].PublicKey()) + "\n"
-		target.Address, target.Jump = behind.addr, target.User+"@"+jump.addr
+		nodeLine := knownhosts.Line([]string{node.addr}, node.hostKeys[0].PublicKey()) + "\n"
+		target.Address, target.Jump = node.addr, target.User+"@"+jump.addr
 
-		target.KnownHosts = writeFile(t, "known_hosts", jumpLine+behindLine, 0o600)
-		out, _, _, err := dialed(t, target).Exec(t.Context(), "pwd")
+		target.KnownHosts = writeFile(t, "known_hosts", jumpLine+nodeLine, 0o600)
+		out, _, _, err := mustDial(t, target).Exec(t.Context(), "pwd")
 		require.NoError(t, err)
-		require.Equal(t, behind.home+"\n", out)
+		require.Equal(t, node.home+"\n", out)
 
-		target.KnownHosts = writeFile(t, "known_hosts", behindLine, 0o600)
+		target.KnownHosts = writeFile(t, "known_hosts", nodeLine, 0o600)
 		_, err = Dial(t.Context(), target)
-		require.Equal(t, knownhosts.Normalize(jump.addr), hostKeyProblem(t, err).Host)
+		require.Equal(t, knownhosts.Normalize(jump.addr), requireHostKeyError(t, err).Host)
 		target.KnownHosts = writeFile(t, "known_hosts", jumpLine, 0o600)
 		_, err = Dial(t.Context(), target)
-		require.Equal(t, knownhosts.Normalize(behind.addr), hostKeyProblem(t, err).Host)
+		require.Equal(t, knownhosts.Normalize(node.addr), requireHostKeyError(t, err).Host)
 	})
 }
 
@@ -321,9 +321,9 @@ func TestJumpTarget(t *testing.T) {
 		"bastion": "root@bastion:22", "ops@bastion:2222": "ops@bastion:2222",
 		"ops@2001:db8::1": "ops@[2001:db8::1]:22", "[2001:db8::1]:2222": "root@[2001:db8::1]:2222",
 	} {
-		hop, err := jumpTarget(Target{Node: "w1", User: "root", Jump: jump})
+		target, err := jumpTarget(Target{Node: "w1", User: "root", Jump: jump})
 		require.NoError(t, err)
-		require.Equal(t, want, hop.User+"@"+hop.Address)
+		require.Equal(t, want, target.User+"@"+target.Address)
 	}
 	_, err := jumpTarget(Target{Node: "w1", Jump: "ops@a:b:c"})
 	require.Error(t, err)
@@ -358,14 +358,14 @@ func TestDialTimeouts(t *testing.T) {
 
 func TestKeepAliveClosesDeadConnection(t *testing.T) {
 	s := startServer(t, serverOptions{})
-	p := startProxy(t, s.addr)
-	target := p.through(t, s)
+	p := startFaultyProxy(t, s.addr)
+	target := p.targetThrough(t, s)
 	target.KeepAlive = 50 * time.Millisecond
-	c := dialed(t, target)
+	c := mustDial(t, target)
 	_, _, _, err := c.Exec(t.Context(), "sleep 0.5") // longer than three intervals
 	require.NoError(t, err, "an idle connection that answers stays")
 	p.frozen.Store(true)
-	_, _, _, err = c.Exec(shortContext(t, 20*time.Second), "true")
+	_, _, _, err = c.Exec(contextWithTimeout(t, 20*time.Second), "true")
 	var transport *TransportError
 	require.ErrorAs(t, err, &transport)
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
@@ -381,7 +381,7 @@ func TestKnownHostsFileIsOpenSSHs(t *testing.T) {
 	target := s.target(t)
 	target.AcceptNew = true
 	target.KnownHosts = filepath.Join(t.TempDir(), "known_hosts")
-	dialed(t, target)
+	mustDial(t, target)
 	host, port, err := net.SplitHostPort(s.addr)
 	require.NoError(t, err)
 	out, err := exec.CommandContext(context.Background(), client, "-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes",

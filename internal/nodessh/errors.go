@@ -17,12 +17,12 @@ const (
 	HostKeyFile     HostKeyProblem = "file"     // the known_hosts file cannot be used
 )
 
-// HostKeyError is a host that could not prove who it is. It is permanent.
+// HostKeyError is a host key that was not accepted. It is permanent.
 type HostKeyError struct {
 	Problem     HostKeyProblem
 	Host        string // as it is written in known_hosts
 	File        string // the known_hosts file
-	Line        int    // line of the entry that decided, 0 if none
+	Line        int    // of the known_hosts entry that did not match or revokes the key, 0 if none
 	Fingerprint string // SHA256 fingerprint of the presented key, empty if none was presented
 	Err         error  // cause, may be nil
 }
@@ -63,15 +63,26 @@ func (e *AuthError) Error() string {
 
 func (e *AuthError) Unwrap() error { return e.Err }
 
-// KeyFileError is a key, certificate, passphrase or agent that cannot be used. It is permanent.
-type KeyFileError struct {
-	File string // a path, or SSH_AUTH_SOCK
+// CredentialError is a private key, certificate, passphrase or ssh-agent that cannot be
+// used, or that none is configured. It is permanent.
+type CredentialError struct {
+	Source string // a path, SSH_AUTH_SOCK, or the user that has none
+	Err    error
+}
+
+func (e *CredentialError) Error() string { return fmt.Sprintf("ssh key %s: %v", e.Source, e.Err) }
+
+func (e *CredentialError) Unwrap() error { return e.Err }
+
+// AddressError is a node of which no address is known. It is permanent.
+type AddressError struct {
+	Node string
 	Err  error
 }
 
-func (e *KeyFileError) Error() string { return fmt.Sprintf("ssh key %s: %v", e.File, e.Err) }
+func (e *AddressError) Error() string { return e.Err.Error() }
 
-func (e *KeyFileError) Unwrap() error { return e.Err }
+func (e *AddressError) Unwrap() error { return e.Err }
 
 // SudoError is a sudo that wants a password or refuses. It is permanent.
 type SudoError struct {
@@ -83,10 +94,11 @@ func (e *SudoError) Error() string {
 	return fmt.Sprintf("sudo on node %s does not work without a password: %s; give the ssh user a NOPASSWD rule", e.Node, e.Stderr)
 }
 
-// TransportError is a connection that could not be made or was lost. Trying again may help.
+// TransportError is a connection that could not be made or was lost. Another try may
+// succeed.
 type TransportError struct {
 	Node string
-	Op   string
+	Op   string // what was tried
 	Err  error
 }
 
@@ -96,21 +108,22 @@ func (e *TransportError) Error() string {
 
 func (e *TransportError) Unwrap() error { return e.Err }
 
-// RunError is what the node itself says against a run, for example a full disk.
+// RunError is an error that the node reports about a run, for example a full disk.
 type RunError struct {
 	Node, Message string
 }
 
 func (e *RunError) Error() string { return fmt.Sprintf("node %s: %s", e.Node, e.Message) }
 
-// Permanent reports that trying the same again is useless: a host key, a login, a
-// key file or sudo was refused.
+// Permanent reports whether another try is certain to fail in the same way: err is an
+// address that is not known, or a host key, login, credential or sudo that was refused.
 func Permanent(err error) bool {
 	var (
 		hostKey *HostKeyError
 		auth    *AuthError
-		keyFile *KeyFileError
+		keyFile *CredentialError
 		sudo    *SudoError
+		address *AddressError
 	)
-	return errors.As(err, &hostKey) || errors.As(err, &auth) || errors.As(err, &keyFile) || errors.As(err, &sudo)
+	return errors.As(err, &address) || errors.As(err, &hostKey) || errors.As(err, &auth) || errors.As(err, &keyFile) || errors.As(err, &sudo)
 }

@@ -6,60 +6,60 @@ import (
 	"io"
 	"net"
 	"strings"
-	"sync"
 
 	"golang.org/x/crypto/ssh"
+
+	"ebb/internal/tail"
 )
 
-// outputLimit is how much of each stream Exec keeps, in bytes.
-const outputLimit = 64 << 10
+// maxOutput is how much of each stream Exec keeps, in bytes.
+const maxOutput = 64 << 10
 
 // Exec runs a shell script on the node and returns the last 64 KiB of each of its
-// outputs and its exit code. What the script runs reads an empty input. The error
-// is a *TransportError; when ctx ends the session is closed, and what the script
-// has started may live on.
+// outputs and its exit code; stdin is empty. The error is a *TransportError. When ctx
+// ends the session is closed, and processes that the script has started may go on.
 func (c *Client) Exec(ctx context.Context, script string) (stdout, stderr string, exit int, err error) {
-	var out, errOut tail
-	exit, err = c.session(ctx, script, &out, &errOut)
+	out, errOut := tail.Writer{Limit: maxOutput}, tail.Writer{Limit: maxOutput}
+	exit, err = c.runSession(ctx, script, &out, &errOut)
 	return out.String(), errOut.String(), exit, err
 }
 
-// session runs a script without a terminal. The writers may be written to until
-// the connection ends, even after a cancelled ctx has made session return.
-func (c *Client) session(ctx context.Context, script string, stdout, stderr io.Writer) (int, error) {
+// runSession runs a script without a terminal and returns its exit code. After the end
+// of ctx the writers may still be written to, until the connection ends.
+func (c *Client) runSession(ctx context.Context, script string, stdout, stderr io.Writer) (int, error) {
 	if err := ctx.Err(); err != nil {
-		return 0, c.target.lost(ctx, "run a script", err)
+		return 0, c.target.transportError(ctx, "run a script", err)
 	}
 	opened := make(chan *ssh.Session, 1)
-	finished := make(chan error, 1)
+	result := make(chan error, 1)
 	go func() {
 		defer close(opened)
 		session, err := c.conn.NewSession()
 		if err != nil {
-			finished <- err
+			result <- err
 			return
 		}
-		defer func() { _ = session.Close() }() // says only that it is closed already
+		defer func() { _ = session.Close() }() // fails only when it is closed already
 		if err := ctx.Err(); err != nil {
-			finished <- err
+			result <- err
 			return
 		}
 		opened <- session
-		session.Stdin = strings.NewReader(asInput(script))
+		session.Stdin = strings.NewReader(wrapScript(script))
 		session.Stdout, session.Stderr = stdout, stderr
-		finished <- session.Run(c.target.shell())
+		result <- session.Run(c.target.shellCommand())
 	}()
 	select {
-	case err := <-finished:
+	case err := <-result:
 		return c.exitCode(ctx, err)
 	case <-ctx.Done():
-		go abandon(opened)
-		return 0, c.target.lost(ctx, "run a script", ctx.Err())
+		go terminateSession(opened)
+		return 0, c.target.transportError(ctx, "run a script", ctx.Err())
 	}
 }
 
-// abandon asks the node to end a session that nobody waits for any more.
-func abandon(opened <-chan *ssh.Session) {
+// terminateSession ends a session whose caller has stopped waiting.
+func terminateSession(opened <-chan *ssh.Session) {
 	session, ok := <-opened
 	if !ok {
 		return // it was never opened
@@ -70,67 +70,44 @@ func abandon(opened <-chan *ssh.Session) {
 }
 
 func (c *Client) exitCode(ctx context.Context, err error) (int, error) {
-	var ended *ssh.ExitError
+	var exitErr *ssh.ExitError
 	switch {
 	case err == nil:
 		return 0, nil
-	case errors.As(err, &ended):
-		return ended.ExitStatus(), nil // 128 + number when a signal ended it
+	case errors.As(err, &exitErr):
+		return exitErr.ExitStatus(), nil // 128 + number when a signal ended it
 	default:
-		return 0, c.target.lost(ctx, "run a script", err)
+		return 0, c.target.transportError(ctx, "run a script", err)
 	}
 }
 
-// shell is the command that reads the script. Without a terminal and with -n,
-// sudo fails where it would ask for a password.
-func (t Target) shell() string {
+// shellCommand returns the command that reads the script from stdin. Without a terminal
+// and with -n, sudo fails instead of asking for a password.
+func (t Target) shellCommand() string {
 	if t.Sudo {
 		return "sudo -n sh -s"
 	}
 	return "sh -s"
 }
 
-// asInput wraps a script as one eval, so that sh has read all of it before any
-// command could take the rest of it for its own input.
-func asInput(script string) string {
-	return "eval " + quote(script) + " </dev/null\n"
+// wrapScript returns the script as one eval command: sh has then read all of it before
+// a command of the script could read stdin.
+func wrapScript(script string) string {
+	return "eval " + shellQuote(script) + " </dev/null\n"
 }
 
-// quote makes one word of the shell out of any text without NUL.
-func quote(text string) string {
+// shellQuote returns text, which must not hold NUL, as one quoted word of sh.
+func shellQuote(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// tail keeps the end of what is written to it.
-type tail struct {
-	mu   sync.Mutex
-	data []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.data = append(t.data, p...)
-	// Trimmed at twice the limit, so that long outputs are not copied for each write.
-	if len(t.data) > 2*outputLimit {
-		t.data = append([]byte(nil), t.data[len(t.data)-outputLimit:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.data[max(0, len(t.data)-outputLimit):])
-}
-
-// Dial connects from the node to an address, host:port as the node sees it. It
-// needs a server that allows TCP forwarding (sshd's default); the error is a
-// *TransportError.
+// Dial returns a connection from the node to an address, host:port as the node
+// resolves it. The SSH server has to allow TCP forwarding, which is sshd's default.
+// The error is a *TransportError.
 func (c *Client) Dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := c.conn.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, c.target.lost(ctx, "connect to "+address, err)
+		return nil, c.target.transportError(ctx, "connect to "+address, err)
 	}
 	return conn, nil
 }

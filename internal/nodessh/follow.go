@@ -8,20 +8,23 @@ import (
 	"io"
 	"strconv"
 	"strings"
+
+	"ebb/internal/tail"
 )
 
-// chunkLimit bounds one chunk of followed output, in bytes.
-const chunkLimit = 256 << 10
+// maxChunk is the most bytes of output that Follow passes on in one call.
+const maxChunk = 256 << 10
 
-// Follow hands on a run's output from an offset in bytes, as it comes, until the
-// run has ended, and returns how it ended; the state is never running. An absent
-// run returns at once. After a *TransportError the caller dials again and follows
-// from the offset it has reached: every byte is seen exactly once. An error of out
-// ends it and is returned as it is; the chunk is only valid during the call.
+// Follow calls out with a run's output from an offset in bytes, as it is written, until
+// the run has ended, and returns its final status; the state is never running. For an
+// absent run it returns at once. After a *TransportError the caller dials again and
+// follows from the offset it has reached, so that every byte is seen exactly once. An
+// error of out ends Follow and is returned unwrapped. A chunk is valid during the call
+// only.
 func (c *Client) Follow(ctx context.Context, dir string, offset int64, out func(chunk []byte) error) (RunStatus, error) {
 	script, err := actionScript("follow", dir, map[string]string{
 		"offset": strconv.FormatInt(offset, 10),
-		"chunk":  strconv.Itoa(chunkLimit),
+		"chunk":  strconv.Itoa(maxChunk),
 	})
 	if err != nil {
 		return RunStatus{}, err
@@ -29,42 +32,43 @@ func (c *Client) Follow(ctx context.Context, dir string, offset int64, out func(
 	sessionCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	reader, writer := io.Pipe()
-	var stderr tail
-	ended := make(chan struct{})
+	stderr := tail.Writer{Limit: maxOutput}
+	sessionDone := make(chan struct{})
 	var exit int
 	var sessionErr error
 	go func() {
-		defer close(ended)
-		exit, sessionErr = c.session(sessionCtx, script, writer, &stderr)
-		// Everything is read before the end is seen: writes to the pipe are done.
+		defer close(sessionDone)
+		exit, sessionErr = c.runSession(sessionCtx, script, writer, &stderr)
+		// The reader gets EOF after all output: writes to the pipe return when they are read.
 		_ = writer.CloseWithError(io.EOF) // never fails
 	}()
 	status, err := readFrames(bufio.NewReader(reader), out)
 	cancel()
 	_ = reader.CloseWithError(io.ErrClosedPipe) // never fails; unblocks the session's copying
-	<-ended
+	<-sessionDone
 
-	var fromOut outError
+	var callbackErr callbackError
 	switch {
 	case err == nil && status.State != RunAbsent && status.Size < offset:
 		return status, fmt.Errorf("follow run %s: its output has %d bytes, fewer than the %d already read", dir, status.Size, offset)
 	case err == nil:
 		return status, nil
-	case errors.As(err, &fromOut):
-		return RunStatus{}, fromOut.error
+	case errors.As(err, &callbackErr):
+		return RunStatus{}, callbackErr.error
 	case sessionErr != nil && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)):
 		return RunStatus{}, fmt.Errorf("follow run %s: %w", dir, sessionErr)
 	default:
-		return RunStatus{}, fmt.Errorf("follow run %s: %w", dir, c.complaint(err, stderr.String(), exit))
+		return RunStatus{}, fmt.Errorf("follow run %s: %w", dir, c.statusError(err, stderr.String(), exit))
 	}
 }
 
-// outError marks an error of the caller's own.
-type outError struct{ error }
+// callbackError marks an error that the caller's out function has returned.
+type callbackError struct{ error }
 
-// readFrames reads what do_follow of run.sh writes, to the final report.
+// readFrames reads the frames that do_follow of node/run.sh writes, calls out with the
+// output in them, and returns the status in the last one.
 func readFrames(r *bufio.Reader, out func([]byte) error) (RunStatus, error) {
-	buffer := make([]byte, chunkLimit)
+	buffer := make([]byte, maxChunk)
 	for {
 		line, err := r.ReadString('\n')
 		if err != nil {
@@ -76,19 +80,19 @@ func readFrames(r *bufio.Reader, out func([]byte) error) (RunStatus, error) {
 		}
 		text, isData := strings.CutPrefix(line, "D ")
 		if !isData {
-			return parseReport(line)
+			return parseStatus(line)
 		}
 		size, err := strconv.Atoi(text)
-		if err != nil || size < 0 || size > chunkLimit {
+		if err != nil || size < 0 || size > maxChunk {
 			return RunStatus{}, fmt.Errorf("unexpected answer %q", line)
 		}
-		// What of a chunk has arrived before a cut is thrown away: it is read again
-		// from the offset, which is the caller's.
+		// A chunk that arrives only in part is discarded: the caller reads it again from
+		// its offset.
 		if _, err := io.ReadFull(r, buffer[:size]); err != nil {
 			return RunStatus{}, err
 		}
 		if err := out(buffer[:size]); err != nil {
-			return RunStatus{}, outError{err}
+			return RunStatus{}, callbackError{err}
 		}
 	}
 }

@@ -18,21 +18,22 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
-// hostKeys verifies the keys of hosts against one known_hosts file, which is read
-// anew for every connection, so that a corrected file works at once.
-type hostKeys struct {
+// hostKeyVerifier verifies host keys against one known_hosts file. The file is read for
+// every connection, so that a change takes effect at once.
+type hostKeyVerifier struct {
 	file      string
 	acceptNew bool
 }
 
-// open reads the file; with acceptNew it is made when it is missing.
-func (h hostKeys) open(host string) (ssh.HostKeyCallback, error) {
+// loadKnownHosts returns the check of keys against the file. With acceptNew a missing
+// file is created. The error is a *HostKeyError.
+func (h hostKeyVerifier) loadKnownHosts(host string) (ssh.HostKeyCallback, error) {
 	if h.file == "" {
 		return nil, &HostKeyError{Problem: HostKeyFile, Host: host, Err: errors.New("ssh.knownHosts is not set")}
 	}
 	check, err := knownhosts.New(h.file)
 	if errors.Is(err, fs.ErrNotExist) && h.acceptNew {
-		if err = h.create(); err == nil {
+		if err = h.createKnownHosts(); err == nil {
 			check, err = knownhosts.New(h.file)
 		}
 	}
@@ -45,7 +46,7 @@ func (h hostKeys) open(host string) (ssh.HostKeyCallback, error) {
 	return check, nil
 }
 
-func (h hostKeys) create() error {
+func (h hostKeyVerifier) createKnownHosts() error {
 	if err := os.MkdirAll(filepath.Dir(h.file), 0o700); err != nil {
 		return err
 	}
@@ -56,51 +57,52 @@ func (h hostKeys) create() error {
 	return file.Close()
 }
 
-// verify judges the key that a host presented. The key of an unknown host is
-// pinned when that is allowed.
-func (h hostKeys) verify(address string, remote net.Addr, key ssh.PublicKey) error {
+// verify returns nil when the key that a host presented is accepted, else a
+// *HostKeyError. With acceptNew it adds the key of an unknown host to the file.
+func (h hostKeyVerifier) verify(address string, remote net.Addr, key ssh.PublicKey) error {
 	host := knownhosts.Normalize(address)
-	check, err := h.open(host)
+	check, err := h.loadKnownHosts(host)
 	if err != nil {
 		return err
 	}
-	verdict := h.judge(host, key, check(address, remote, key))
-	if verdict == nil || verdict.Problem != HostKeyUnknown || !h.acceptNew {
-		if verdict == nil {
+	keyErr := h.classify(host, key, check(address, remote, key))
+	if keyErr == nil || keyErr.Problem != HostKeyUnknown || !h.acceptNew {
+		if keyErr == nil {
 			return nil
 		}
-		return verdict
+		return keyErr
 	}
 	return h.pin(address, remote, key)
 }
 
-// judge turns the answer of the knownhosts package into a HostKeyError, nil = accepted.
-func (h hostKeys) judge(host string, key ssh.PublicKey, err error) *HostKeyError {
+// classify returns the error of the knownhosts package as a HostKeyError, nil for nil.
+func (h hostKeyVerifier) classify(host string, key ssh.PublicKey, err error) *HostKeyError {
 	if err == nil {
 		return nil
 	}
-	verdict := &HostKeyError{Problem: HostKeyFile, Host: host, File: h.file, Fingerprint: ssh.FingerprintSHA256(key), Err: err}
+	keyErr := &HostKeyError{Problem: HostKeyFile, Host: host, File: h.file, Fingerprint: ssh.FingerprintSHA256(key), Err: err}
 	var (
 		unknown *knownhosts.KeyError
 		revoked *knownhosts.RevokedError
 	)
 	switch {
 	case errors.As(err, &revoked):
-		verdict.Problem, verdict.Line = HostKeyRevoked, revoked.Revoked.Line
+		keyErr.Problem, keyErr.Line = HostKeyRevoked, revoked.Revoked.Line
 	case errors.As(err, &unknown) && len(unknown.Want) == 0:
-		verdict.Problem = HostKeyUnknown
+		keyErr.Problem = HostKeyUnknown
 	case errors.As(err, &unknown):
-		verdict.Problem, verdict.Line = HostKeyMismatch, decidingLine(unknown.Want, key)
+		keyErr.Problem, keyErr.Line = HostKeyMismatch, knownKeyLine(unknown.Want, key)
 	default:
 		if _, isCert := key.(*ssh.Certificate); isCert {
-			verdict.Problem = HostKeyCert
+			keyErr.Problem = HostKeyCert
 		}
 	}
-	return verdict
+	return keyErr
 }
 
-// decidingLine prefers the known key of the presented key's type.
-func decidingLine(want []knownhosts.KnownKey, key ssh.PublicKey) int {
+// knownKeyLine returns the line of the known key to show in an error: one of the same
+// type as the presented key if there is one.
+func knownKeyLine(want []knownhosts.KnownKey, key ssh.PublicKey) int {
 	for _, known := range want {
 		if known.Key.Type() == key.Type() {
 			return known.Line
@@ -109,47 +111,48 @@ func decidingLine(want []knownhosts.KnownKey, key ssh.PublicKey) int {
 	return want[0].Line
 }
 
-// pin appends the key of a host that is still unknown when the file is locked:
-// another connection, or another worker, may have pinned one meanwhile.
-func (h hostKeys) pin(address string, remote net.Addr, key ssh.PublicKey) (err error) {
+// pin appends a host's key to the file. It takes the file's lock and checks again
+// first, because another connection or worker may have added a key meanwhile.
+func (h hostKeyVerifier) pin(address string, remote net.Addr, key ssh.PublicKey) (err error) {
 	host := knownhosts.Normalize(address)
-	broken := func(err error) error {
+	fileError := func(err error) error {
 		return &HostKeyError{Problem: HostKeyFile, Host: host, File: h.file, Fingerprint: ssh.FingerprintSHA256(key), Err: err}
 	}
 	file, err := os.OpenFile(h.file, os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
-		return broken(err)
+		return fileError(err)
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	// The lock goes with the descriptor when the file is closed.
+	// Closing the file releases the lock.
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
-		return broken(fmt.Errorf("lock: %w", err))
+		return fileError(fmt.Errorf("lock: %w", err))
 	}
 	check, err := knownhosts.New(h.file)
 	if err != nil {
-		return broken(err)
+		return fileError(err)
 	}
-	verdict := h.judge(host, key, check(address, remote, key))
-	if verdict == nil {
+	keyErr := h.classify(host, key, check(address, remote, key))
+	if keyErr == nil {
 		return nil
 	}
-	if verdict.Problem != HostKeyUnknown {
-		return verdict
+	if keyErr.Problem != HostKeyUnknown {
+		return keyErr
 	}
 	line := knownhosts.Line([]string{address}, key) + "\n"
 	if needsNewline(file) {
 		line = "\n" + line
 	}
-	// One write, so that nobody reads half a line.
+	// One write, so that no reader sees half a line.
 	if _, err := file.WriteString(line); err != nil {
-		return broken(err)
+		return fileError(err)
 	}
 	if err := file.Sync(); err != nil {
-		return broken(err)
+		return fileError(err)
 	}
 	return nil
 }
 
+// needsNewline reports whether the file's last line is not terminated.
 func needsNewline(file *os.File) bool {
 	info, err := file.Stat()
 	if err != nil || info.Size() == 0 {
@@ -160,9 +163,10 @@ func needsNewline(file *os.File) bool {
 	return err == nil && last[0] != '\n'
 }
 
-// algorithms orders what to ask the host for: first the kinds of key that
-// known_hosts has for it, since a host with several keys shows only one of them.
-func (h hostKeys) algorithms(address string, check ssh.HostKeyCallback) []string {
+// hostKeyAlgorithms returns the host key algorithms in order of preference: first those
+// of the keys that known_hosts has for the host, because a host with several keys
+// presents only one of them.
+func (h hostKeyVerifier) hostKeyAlgorithms(address string, check ssh.HostKeyCallback) []string {
 	all := ssh.SupportedAlgorithms().HostKeys
 	var plain []string
 	for _, algorithm := range all {
@@ -174,11 +178,11 @@ func (h hostKeys) algorithms(address string, check ssh.HostKeyCallback) []string
 	if !errors.As(check(address, &net.TCPAddr{}, probeKey()), &known) || len(known.Want) == 0 {
 		return plain
 	}
-	authorities := h.authorityLines()
+	certAuthorities := h.certAuthorityLines()
 	var first []string
 	for _, want := range known.Want {
-		if authorities[want.Line] {
-			// An authority signs keys of any kind.
+		if certAuthorities[want.Line] {
+			// A certificate authority signs keys of every type.
 			for _, algorithm := range all {
 				if strings.Contains(algorithm, "-cert-v01@") {
 					first = append(first, algorithm)
@@ -186,20 +190,20 @@ func (h hostKeys) algorithms(address string, check ssh.HostKeyCallback) []string
 			}
 			continue
 		}
-		first = append(first, keyAlgorithms(want.Key.Type())...)
+		first = append(first, signatureAlgorithms(want.Key.Type())...)
 	}
-	return unique(append(first, plain...))
+	return deduplicate(append(first, plain...))
 }
 
-// keyAlgorithms are the signature algorithms of a kind of key, best first.
-func keyAlgorithms(keyType string) []string {
+// signatureAlgorithms returns the signature algorithms of a kind of key, best first.
+func signatureAlgorithms(keyType string) []string {
 	if keyType == ssh.KeyAlgoRSA {
 		return []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256}
 	}
 	return []string{keyType}
 }
 
-func unique(in []string) []string {
+func deduplicate(in []string) []string {
 	var out []string
 	for _, s := range in {
 		if !slices.Contains(out, s) {
@@ -209,7 +213,8 @@ func unique(in []string) []string {
 	return out
 }
 
-// probeKey is a key that no host has: asking for it yields what is known instead.
+// probeKey returns a key that no host has. Checking it makes the knownhosts package
+// return the keys that it knows for the host.
 func probeKey() ssh.PublicKey {
 	key, err := ssh.NewPublicKey(ed25519.PublicKey(make([]byte, ed25519.PublicKeySize)))
 	if err != nil {
@@ -218,9 +223,9 @@ func probeKey() ssh.PublicKey {
 	return key
 }
 
-// authorityLines are the numbers of the @cert-authority lines, which the
-// knownhosts package does not tell apart from plain keys.
-func (h hostKeys) authorityLines() map[int]bool {
+// certAuthorityLines returns the line numbers of the @cert-authority entries, which
+// knownhosts.KnownKey does not tell from plain keys.
+func (h hostKeyVerifier) certAuthorityLines() map[int]bool {
 	text, err := os.ReadFile(h.file)
 	if err != nil {
 		return nil

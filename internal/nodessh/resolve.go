@@ -1,6 +1,7 @@
 package nodessh
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"strconv"
@@ -9,19 +10,20 @@ import (
 	"ebb/internal/config"
 )
 
-// NodeAddress is what a cluster says about where a node is.
+// NodeAddress is what the Kubernetes API says about a node's address.
 type NodeAddress struct {
 	Name        string
 	InternalIPs []string // status.addresses of type InternalIP, in their order
 	Index       int      // position in the cluster's list of nodes, for the fallback port only
 }
 
-// Resolve says how to reach a node: at its InternalIP, or through its own active
-// port-forwarding rule. The warning is set when a port had to be guessed.
+// Resolve returns where to dial a node: its InternalIP, or the public port of its
+// active port-forwarding rule. The warning is not empty when there was no such rule
+// and the port was computed from basePort. An error needs another configuration.
 func Resolve(c config.Cluster, node NodeAddress) (target Target, warning string, err error) {
 	target = Target{
 		Node:            node.Name,
-		User:            orDefault(c.SSH.User, defaultUser),
+		User:            cmp.Or(c.SSH.User, defaultUser),
 		IdentityFile:    c.SSH.IdentityFile,
 		CertificateFile: c.SSH.CertificateFile,
 		PassphraseFile:  c.SSH.PassphraseFile,
@@ -38,7 +40,7 @@ func Resolve(c config.Cluster, node NodeAddress) (target Target, warning string,
 		if len(node.InternalIPs) == 0 {
 			return Target{}, "", fmt.Errorf("node %s has no InternalIP: set addressing.mode of cluster %s to forwarded, with a rule for it", node.Name, c.Name)
 		}
-		target.Address = joinHostPort(node.InternalIPs[0], orDefault(c.SSH.Port, defaultPort))
+		target.Address = joinHostPort(node.InternalIPs[0], cmp.Or(c.SSH.Port, defaultPort))
 		return target, "", nil
 	case config.AddressForwarded:
 		port, warning, err := forwardedPort(c, node)
@@ -52,18 +54,18 @@ func Resolve(c config.Cluster, node NodeAddress) (target Target, warning string,
 	}
 }
 
-// forwardedPort finds the port of the node's own active rule. Rules that are being
-// revoked still exist for a while and may already lead elsewhere, so they do not count.
+// forwardedPort returns the public port of the node's active forwarding rule. A rule in
+// another state, such as one that is being revoked, may lead elsewhere and is ignored.
 func forwardedPort(c config.Cluster, node NodeAddress) (port int, warning string, err error) {
 	if c.Addressing.PublicAddress == "" {
 		return 0, "", fmt.Errorf("cluster %s: addressing.publicAddress is needed to reach node %s", c.Name, node.Name)
 	}
-	owner := make(map[int]string, len(c.Addressing.Rules))
+	nodeByPort := make(map[int]string, len(c.Addressing.Rules))
 	for _, rule := range c.Addressing.Rules {
 		if rule.State != "" && !strings.EqualFold(rule.State, "Active") {
 			continue
 		}
-		owner[rule.Port] = rule.Node
+		nodeByPort[rule.Port] = rule.Node
 		if rule.Node != node.Name {
 			continue
 		}
@@ -79,7 +81,7 @@ func forwardedPort(c config.Cluster, node NodeAddress) (port int, warning string
 	if c.Addressing.BasePort == 0 || port > 65535 {
 		return 0, "", fmt.Errorf("cluster %s: node %s has no active forwarding rule and addressing.basePort gives no port: add a rule", c.Name, node.Name)
 	}
-	if other, taken := owner[port]; taken {
+	if other, taken := nodeByPort[port]; taken {
 		return 0, "", fmt.Errorf("cluster %s: node %s has no active forwarding rule, and the fallback port %d is forwarded to %s: add a rule", c.Name, node.Name, port, other)
 	}
 	return port, fmt.Sprintf("node %s has no active forwarding rule; trying port %d (basePort %d + index %d)",
@@ -88,12 +90,4 @@ func forwardedPort(c config.Cluster, node NodeAddress) (port int, warning string
 
 func joinHostPort(host string, port int) string {
 	return net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(port))
-}
-
-func orDefault[T comparable](value, fallback T) T {
-	var zero T
-	if value == zero {
-		return fallback
-	}
-	return value
 }

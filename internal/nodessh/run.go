@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// A run is a script that goes on without the connection that started it, at most
-// once per directory. On the node, the directory is the whole truth about it: see
-// node/wrapper.sh for its files and node/run.sh for what is done with them.
+// A run is a script that runs detached from the connection that started it, at most
+// once per directory. Its whole state is in that directory on the node: node/wrapper.sh
+// describes the files, node/run.sh works with them.
 
 //go:embed node/run.sh
 var runScript string
@@ -22,34 +22,34 @@ var runScript string
 //go:embed node/wrapper.sh
 var wrapperScript string
 
-// Run is a script to run detached. The script works in Dir, is told that path as
-// EBB_RUN_DIR, reads an empty input, and is run by the program its #! line names.
+// Run is a script to run detached. Dir is its working directory and the value of
+// EBB_RUN_DIR, stdin is empty, and the interpreter is that of its #! line, default sh.
 type Run struct {
-	Dir    string // on the node; relative = under the login directory
+	Dir    string // on the node; a relative path is below the login directory
 	Script []byte
 	Env    map[string]string
 }
 
-// RunState is where a run is in its life.
+// RunState is the state of a run.
 type RunState string
 
 // The states of a run.
 const (
 	RunAbsent  RunState = "absent"  // never started
-	RunRunning RunState = "running" // going on
-	RunExited  RunState = "exited"  // ended, with an exit code
-	RunLost    RunState = "lost"    // ended without one: killed, or the machine went down
+	RunRunning RunState = "running" // started and not ended
+	RunExited  RunState = "exited"  // ended with an exit code
+	RunLost    RunState = "lost"    // ended without one: killed, or the machine rebooted
 )
 
-// RunStatus is what a node knows about a run.
+// RunStatus is what a node reports about a run.
 type RunStatus struct {
 	State    RunState `json:"state"`
 	ExitCode int      `json:"exitCode"` // of an exited run; 143 or 137 when it was stopped
 	Size     int64    `json:"size"`     // bytes of output so far
 }
 
-// Start starts a run and returns when it has begun. A run that exists in that
-// directory, in whatever state, is left alone, so a Start that failed is repeated.
+// Start starts a run and returns when the script is running. A run that was started in
+// that directory before is left as it is, whatever its state: Start can be repeated.
 func (c *Client) Start(ctx context.Context, run Run) error {
 	env, err := envFile(run.Env)
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *Client) Start(ctx context.Context, run Run) error {
 	if strings.ContainsRune(string(run.Script), 0) {
 		return fmt.Errorf("start run %s: the script holds a NUL byte: it must be text", run.Dir)
 	}
-	_, err = c.action(ctx, "start", run.Dir, map[string]string{
+	_, err = c.runAction(ctx, "start", run.Dir, map[string]string{
 		"script":  string(run.Script),
 		"env":     env,
 		"launch":  launchFile(run.Script),
@@ -67,20 +67,22 @@ func (c *Client) Start(ctx context.Context, run Run) error {
 	return err
 }
 
-// Status reports on a run.
+// Status returns the status of a run.
 func (c *Client) Status(ctx context.Context, dir string) (RunStatus, error) {
-	return c.action(ctx, "status", dir, nil)
+	return c.runAction(ctx, "status", dir, nil)
 }
 
-// Stop ends a run: SIGTERM, after the grace (whole seconds, rounded up) SIGKILL,
-// and returns when nothing of it is left. A run that does not run is left alone.
+// Stop sends SIGTERM to a run and, after the grace period (rounded up to whole
+// seconds), SIGKILL. It returns the status when no process of the run is left. A run
+// that is not running is left as it is.
 func (c *Client) Stop(ctx context.Context, dir string, grace time.Duration) (RunStatus, error) {
 	seconds := max(0, (grace+time.Second-1)/time.Second)
-	return c.action(ctx, "stop", dir, map[string]string{"grace": fmt.Sprint(int64(seconds))})
+	return c.runAction(ctx, "stop", dir, map[string]string{"grace": fmt.Sprint(int64(seconds))})
 }
 
-// action has the node do one thing with a run directory and report.
-func (c *Client) action(ctx context.Context, action, dir string, args map[string]string) (RunStatus, error) {
+// runAction runs one action of node/run.sh on a run directory and returns the status
+// that the node reports afterwards.
+func (c *Client) runAction(ctx context.Context, action, dir string, args map[string]string) (RunStatus, error) {
 	script, err := actionScript(action, dir, args)
 	if err != nil {
 		return RunStatus{}, err
@@ -89,36 +91,36 @@ func (c *Client) action(ctx context.Context, action, dir string, args map[string
 	if err != nil {
 		return RunStatus{}, fmt.Errorf("%s run %s: %w", action, dir, err)
 	}
-	status, err := parseReport(strings.TrimSuffix(stdout, "\n"))
+	status, err := parseStatus(strings.TrimSuffix(stdout, "\n"))
 	if err != nil {
-		return RunStatus{}, fmt.Errorf("%s run %s: %w", action, dir, c.complaint(err, stderr, exit))
+		return RunStatus{}, fmt.Errorf("%s run %s: %w", action, dir, c.statusError(err, stderr, exit))
 	}
 	return status, nil
 }
 
-// actionScript puts the values that run.sh works with in front of it.
+// actionScript returns node/run.sh with the variables that it uses set in front of it.
 func actionScript(action, dir string, args map[string]string) (string, error) {
 	if dir == "" || strings.HasPrefix(dir, "-") || strings.ContainsAny(dir, "\x00\n") {
 		return "", fmt.Errorf("%s run: %q cannot be a run directory", action, dir)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "action=%s\ndir=%s\n", action, quote(dir))
+	fmt.Fprintf(&b, "action=%s\ndir=%s\n", action, shellQuote(dir))
 	for _, name := range slices.Sorted(maps.Keys(args)) {
-		fmt.Fprintf(&b, "%s=%s\n", name, quote(args[name]))
+		fmt.Fprintf(&b, "%s=%s\n", name, shellQuote(args[name]))
 	}
 	b.WriteString(runScript)
 	return b.String(), nil
 }
 
-// refusal is a message of the node's own, not a broken answer.
-type refusal string
+// nodeError is an error that node/run.sh itself reports ("F <message>").
+type nodeError string
 
-func (r refusal) Error() string { return string(r) }
+func (r nodeError) Error() string { return string(r) }
 
-// parseReport reads "S <state> <exit code> <size>" or "F <message>".
-func parseReport(line string) (RunStatus, error) {
+// parseStatus parses "S <state> <exit code> <size>". "F <message>" is a nodeError.
+func parseStatus(line string) (RunStatus, error) {
 	if message, found := strings.CutPrefix(line, "F "); found {
-		return RunStatus{}, refusal(message)
+		return RunStatus{}, nodeError(message)
 	}
 	var status RunStatus
 	if _, err := fmt.Sscanf(line, "S %s %d %d", &status.State, &status.ExitCode, &status.Size); err != nil {
@@ -132,13 +134,14 @@ func parseReport(line string) (RunStatus, error) {
 	}
 }
 
-// complaint finds out why a node gave no report: sudo, the node itself, or a cut.
-func (c *Client) complaint(err error, stderr string, exit int) error {
+// statusError returns the typed error for an action that gave no status: *RunError when
+// the node reports one, *SudoError, or *TransportError when the answer was cut off.
+func (c *Client) statusError(err error, stderr string, exit int) error {
 	stderr = strings.TrimSpace(stderr)
-	var refused refusal
+	var reported nodeError
 	switch {
-	case errors.As(err, &refused):
-		return &RunError{Node: c.target.Node, Message: joinNonEmpty(string(refused), stderr)}
+	case errors.As(err, &reported):
+		return &RunError{Node: c.target.Node, Message: joinNonEmpty(string(reported), stderr)}
 	case c.target.Sudo && strings.HasPrefix(stderr, "sudo:"):
 		return &SudoError{Node: c.target.Node, Stderr: stderr}
 	case exit > 128: // killed, as when the machine goes down
@@ -159,7 +162,7 @@ func joinNonEmpty(message, detail string) string {
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// envFile is sourced by the run, so that no value is ever on a command line.
+// envFile returns the file "env", which the run sources: no value is on a command line.
 func envFile(env map[string]string) (string, error) {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(env)) {
@@ -169,23 +172,23 @@ func envFile(env map[string]string) (string, error) {
 		if strings.ContainsRune(env[name], 0) {
 			return "", fmt.Errorf("environment variable %s holds a NUL byte", name)
 		}
-		fmt.Fprintf(&b, "export %s=%s\n", name, quote(env[name]))
+		fmt.Fprintf(&b, "export %s=%s\n", name, shellQuote(env[name]))
 	}
 	return b.String(), nil
 }
 
-// launchFile starts the script by the interpreter of its #! line, so that it also
-// works where nothing may be executed from the run directory.
+// launchFile returns the file "launch", which starts the script by the interpreter of
+// its #! line: that works on a file system that is mounted noexec, too.
 func launchFile(script []byte) string {
 	interpreter := "sh"
 	first, _, _ := strings.Cut(string(script), "\n")
 	if line, found := strings.CutPrefix(first, "#!"); found {
-		// As the kernel does: a program and at most one argument.
+		// Like the kernel: a program and at most one argument.
 		program, argument, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if program != "" {
-			interpreter = quote(program)
+			interpreter = shellQuote(program)
 			if argument = strings.TrimSpace(argument); argument != "" {
-				interpreter += " " + quote(argument)
+				interpreter += " " + shellQuote(argument)
 			}
 		}
 	}

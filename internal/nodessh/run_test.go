@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func runOf(t *testing.T, script string) Run {
+func newRun(t *testing.T, script string) Run {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "runs", "op-1-stage")
 	t.Cleanup(func() { killRun(dir) })
@@ -42,7 +42,7 @@ func processGroup(dir string) (int, error) {
 func follow(t *testing.T, c *Client, dir string, offset int64) (string, RunStatus) {
 	t.Helper()
 	var out bytes.Buffer
-	status, err := c.Follow(shortContext(t, 60*time.Second), dir, offset, func(chunk []byte) error {
+	status, err := c.Follow(contextWithTimeout(t, 60*time.Second), dir, offset, func(chunk []byte) error {
 		out.Write(chunk)
 		return nil
 	})
@@ -51,9 +51,9 @@ func follow(t *testing.T, c *Client, dir string, offset int64) (string, RunStatu
 }
 
 func TestRun(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *testServer) {
-		c := dialed(t, s.target(t))
-		run := runOf(t, `echo "hello $NAME"; echo "in $EBB_RUN_DIR" >&2; cat; umask; printf 'no newline'; exit 7`)
+	onBothServers(t, func(t *testing.T, s *testServer) {
+		c := mustDial(t, s.target(t))
+		run := newRun(t, `echo "hello $NAME"; echo "in $EBB_RUN_DIR" >&2; cat; umask; printf 'no newline'; exit 7`)
 		run.Env = map[string]string{"NAME": "it's $HOME; \"x\"\nsecond line"}
 
 		status, err := c.Status(t.Context(), run.Dir)
@@ -85,7 +85,7 @@ func TestRun(t *testing.T) {
 
 func TestRunInLoginDirectory(t *testing.T) {
 	s := startServer(t, serverOptions{})
-	c := dialed(t, s.target(t))
+	c := mustDial(t, s.target(t))
 	require.NoError(t, c.Start(t.Context(), Run{Dir: "ebb/runs/op 'x'", Script: []byte("pwd")}))
 	out, status := follow(t, c, "ebb/runs/op 'x'", 0)
 	require.Equal(t, RunExited, status.State)
@@ -94,8 +94,8 @@ func TestRunInLoginDirectory(t *testing.T) {
 
 func TestRunUsesItsInterpreter(t *testing.T) {
 	s := startServer(t, serverOptions{})
-	c := dialed(t, s.target(t))
-	run := runOf(t, "#!/usr/bin/env bash\necho \"${BASH_VERSION:+bash}\"\n")
+	c := mustDial(t, s.target(t))
+	run := newRun(t, "#!/usr/bin/env bash\necho \"${BASH_VERSION:+bash}\"\n")
 	require.NoError(t, c.Start(t.Context(), run))
 	out, _ := follow(t, c, run.Dir, 0)
 	require.Equal(t, "bash\n", out)
@@ -103,11 +103,11 @@ func TestRunUsesItsInterpreter(t *testing.T) {
 
 func TestOldRunsAreRemoved(t *testing.T) {
 	s := startServer(t, serverOptions{})
-	c := dialed(t, s.target(t))
-	run := runOf(t, "true")
+	c := mustDial(t, s.target(t))
+	run := newRun(t, "true")
 	runs := filepath.Dir(run.Dir)
 	long := time.Now().Add(-31 * 24 * time.Hour)
-	made := func(name, exit string, at time.Time) string {
+	makeRun := func(name, exit string, at time.Time) string {
 		dir := filepath.Join(runs, name)
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, "started"), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "lock"), nil, 0o600))
@@ -115,7 +115,7 @@ func TestOldRunsAreRemoved(t *testing.T) {
 		require.NoError(t, os.Chtimes(filepath.Join(dir, "exit"), at, at))
 		return dir
 	}
-	old, recent, unfinished := made("old", "0\n", long), made("recent", "0\n", time.Now()), made("unfinished", "", long)
+	old, recent, unfinished := makeRun("old", "0\n", long), makeRun("recent", "0\n", time.Now()), makeRun("unfinished", "", long)
 	notes := filepath.Join(runs, ".done-op-0")
 	require.NoError(t, os.WriteFile(notes, nil, 0o600))
 	require.NoError(t, os.Chtimes(notes, long, long))
@@ -134,21 +134,21 @@ func TestOldRunsAreRemoved(t *testing.T) {
 }
 
 func TestStartTwiceAtOnceRunsOnce(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *testServer) {
+	onBothServers(t, func(t *testing.T, s *testServer) {
 		counter := filepath.Join(t.TempDir(), "counter")
-		run := runOf(t, "echo x >>"+counter+"; sleep 0.5; echo done")
+		run := newRun(t, "echo x >>"+counter+"; sleep 0.5; echo done")
 		target := s.target(t)
 		var group sync.WaitGroup
 		failures := make(chan error, 6)
 		for range 6 {
-			c := dialed(t, target)
+			c := mustDial(t, target)
 			group.Go(func() { failures <- c.Start(t.Context(), run) })
 		}
 		group.Wait()
 		for range 6 {
 			require.NoError(t, <-failures)
 		}
-		out, status := follow(t, dialed(t, target), run.Dir, 0)
+		out, status := follow(t, mustDial(t, target), run.Dir, 0)
 		require.Equal(t, RunExited, status.State)
 		require.Equal(t, "done\n", out)
 		content, err := os.ReadFile(counter)
@@ -160,8 +160,8 @@ func TestStartTwiceAtOnceRunsOnce(t *testing.T) {
 // A launch that was lost left a directory without the mark; it is simply repeated.
 func TestStartAfterLostLaunch(t *testing.T) {
 	s := startServer(t, serverOptions{})
-	c := dialed(t, s.target(t))
-	run := runOf(t, "echo ran")
+	c := mustDial(t, s.target(t))
+	run := newRun(t, "echo ran")
 	require.NoError(t, os.MkdirAll(run.Dir, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(run.Dir, "script"), []byte("half of"), 0o600))
 	require.NoError(t, c.Start(t.Context(), run))
@@ -170,25 +170,25 @@ func TestStartAfterLostLaunch(t *testing.T) {
 }
 
 func TestReattachSeesEveryByteOnce(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *testServer) {
+	onBothServers(t, func(t *testing.T, s *testServer) {
 		// 5 MB of lines that are all different, and bytes that are no text.
-		run := runOf(t, `i=0; while [ $i -lt 50 ]; do seq $((i*15000)) $((i*15000+14999)); i=$((i+1)); done; printf 'end\000\377'`)
+		run := newRun(t, `i=0; while [ $i -lt 50 ]; do seq $((i*15000)) $((i*15000+14999)); i=$((i+1)); done; printf 'end\000\377'`)
 		var want bytes.Buffer
 		for i := range 750_000 {
 			fmt.Fprintln(&want, i)
 		}
 		want.WriteString("end\x00\xff")
 
-		p := startProxy(t, s.addr)
-		target := p.through(t, s)
-		require.NoError(t, dialed(t, s.target(t)).Start(t.Context(), run))
+		p := startFaultyProxy(t, s.addr)
+		target := p.targetThrough(t, s)
+		require.NoError(t, mustDial(t, s.target(t)).Start(t.Context(), run))
 		var got bytes.Buffer
 		cuts := 0
 		for {
-			p.budget.Store(1_100_000)
+			p.bytesLeft.Store(1_100_000)
 			c, err := Dial(t.Context(), target)
 			require.NoError(t, err)
-			status, err := c.Follow(shortContext(t, 60*time.Second), run.Dir, int64(got.Len()), func(chunk []byte) error {
+			status, err := c.Follow(contextWithTimeout(t, 60*time.Second), run.Dir, int64(got.Len()), func(chunk []byte) error {
 				got.Write(chunk)
 				return nil
 			})
@@ -209,10 +209,10 @@ func TestReattachSeesEveryByteOnce(t *testing.T) {
 }
 
 func TestRunOutlivesConnection(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *testServer) {
+	onBothServers(t, func(t *testing.T, s *testServer) {
 		gate := filepath.Join(t.TempDir(), "gate")
-		run := runOf(t, "echo first; until [ -e "+gate+" ]; do sleep 0.05; done; echo second")
-		c := dialed(t, s.target(t))
+		run := newRun(t, "echo first; until [ -e "+gate+" ]; do sleep 0.05; done; echo second")
+		c := mustDial(t, s.target(t))
 		require.NoError(t, c.Start(t.Context(), run))
 		stop := errors.New("seen enough")
 		_, err := c.Follow(t.Context(), run.Dir, 0, func(chunk []byte) error {
@@ -222,7 +222,7 @@ func TestRunOutlivesConnection(t *testing.T) {
 		require.ErrorIs(t, err, stop)
 		require.NoError(t, c.Close())
 
-		c = dialed(t, s.target(t))
+		c = mustDial(t, s.target(t))
 		status, err := c.Status(t.Context(), run.Dir)
 		require.NoError(t, err)
 		require.Equal(t, RunStatus{State: RunRunning, Size: 6}, status)
@@ -235,8 +235,8 @@ func TestRunOutlivesConnection(t *testing.T) {
 
 func TestKilledRunIsLost(t *testing.T) {
 	s := startServer(t, serverOptions{})
-	c := dialed(t, s.target(t))
-	run := runOf(t, "echo begun; sleep 60")
+	c := mustDial(t, s.target(t))
+	run := newRun(t, "echo begun; sleep 60")
 	require.NoError(t, c.Start(t.Context(), run))
 	group, err := processGroup(run.Dir)
 	require.NoError(t, err)
@@ -260,7 +260,7 @@ func TestKilledRunIsLost(t *testing.T) {
 // After a reboot the process number of the run belongs to somebody else.
 func TestRunOfAnEarlierBootIsLost(t *testing.T) {
 	s := startServer(t, serverOptions{})
-	c := dialed(t, s.target(t))
+	c := mustDial(t, s.target(t))
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "started"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "lock"), nil, 0o600))
@@ -283,9 +283,9 @@ func TestStop(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			onBoth(t, func(t *testing.T, s *testServer) {
-				c := dialed(t, s.target(t))
-				run := runOf(t, tc.script)
+			onBothServers(t, func(t *testing.T, s *testServer) {
+				c := mustDial(t, s.target(t))
+				run := newRun(t, tc.script)
 				require.NoError(t, c.Start(t.Context(), run))
 				require.Eventually(t, func() bool {
 					status, err := c.Status(t.Context(), run.Dir)
@@ -294,7 +294,7 @@ func TestStop(t *testing.T) {
 				group, err := processGroup(run.Dir)
 				require.NoError(t, err)
 
-				status, err := c.Stop(shortContext(t, 30*time.Second), run.Dir, tc.grace)
+				status, err := c.Stop(contextWithTimeout(t, 30*time.Second), run.Dir, tc.grace)
 				require.NoError(t, err)
 				require.Equal(t, RunStatus{State: RunExited, ExitCode: tc.code, Size: int64(len(tc.output))}, status)
 				require.ErrorIs(t, syscall.Kill(-group, 0), syscall.ESRCH, "nothing of the run is left")
@@ -310,7 +310,7 @@ func TestStop(t *testing.T) {
 }
 
 func TestStopOfNothing(t *testing.T) {
-	c := dialed(t, startServer(t, serverOptions{}).target(t))
+	c := mustDial(t, startServer(t, serverOptions{}).target(t))
 	status, err := c.Stop(t.Context(), "nowhere", time.Second)
 	require.NoError(t, err)
 	require.Equal(t, RunAbsent, status.State)
@@ -320,9 +320,9 @@ func TestStopOfNothing(t *testing.T) {
 }
 
 func TestBackgroundChildDoesNotHoldTheRun(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *testServer) {
-		c := dialed(t, s.target(t))
-		run := runOf(t, "sleep 30 & echo $!; exit 3")
+	onBothServers(t, func(t *testing.T, s *testServer) {
+		c := mustDial(t, s.target(t))
+		run := newRun(t, "sleep 30 & echo $!; exit 3")
 		began := time.Now()
 		require.NoError(t, c.Start(t.Context(), run))
 		out, status := follow(t, c, run.Dir, 0)
@@ -336,11 +336,11 @@ func TestBackgroundChildDoesNotHoldTheRun(t *testing.T) {
 }
 
 func TestFollowEndsWithContext(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *testServer) {
-		c := dialed(t, s.target(t))
-		run := runOf(t, "sleep 60")
+	onBothServers(t, func(t *testing.T, s *testServer) {
+		c := mustDial(t, s.target(t))
+		run := newRun(t, "sleep 60")
 		require.NoError(t, c.Start(t.Context(), run))
-		_, err := c.Follow(shortContext(t, 300*time.Millisecond), run.Dir, 0, func([]byte) error { return nil })
+		_, err := c.Follow(contextWithTimeout(t, 300*time.Millisecond), run.Dir, 0, func([]byte) error { return nil })
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		status, err := c.Status(t.Context(), run.Dir)
 		require.NoError(t, err)
@@ -349,7 +349,7 @@ func TestFollowEndsWithContext(t *testing.T) {
 }
 
 func TestStartSaysWhatTheNodeSays(t *testing.T) {
-	c := dialed(t, startServer(t, serverOptions{}).target(t))
+	c := mustDial(t, startServer(t, serverOptions{}).target(t))
 	file := writeFile(t, "file", "", 0o600)
 	err := c.Start(t.Context(), Run{Dir: file + "/run", Script: []byte("true")})
 	var runErr *RunError
@@ -369,12 +369,12 @@ func TestSudo(t *testing.T) {
 		s := startServer(t, serverOptions{path: sudo(`[ "$1" = -n ] || exit 9; shift; AS_ROOT=yes exec env AS_ROOT=yes "$@"`)})
 		target := s.target(t)
 		target.Sudo = true
-		c := dialed(t, target)
+		c := mustDial(t, target)
 		out, _, code, err := c.Exec(t.Context(), "echo $AS_ROOT")
 		require.NoError(t, err)
 		require.Zero(t, code)
 		require.Equal(t, "yes\n", out)
-		run := runOf(t, "echo root $AS_ROOT")
+		run := newRun(t, "echo root $AS_ROOT")
 		require.NoError(t, c.Start(t.Context(), run))
 		out, _ = follow(t, c, run.Dir, 0)
 		require.Equal(t, "root yes\n", out)
@@ -383,8 +383,8 @@ func TestSudo(t *testing.T) {
 		s := startServer(t, serverOptions{path: sudo("echo 'sudo: a password is required' >&2; exit 1")})
 		target := s.target(t)
 		target.Sudo = true
-		c := dialed(t, target)
-		err := c.Start(t.Context(), runOf(t, "true"))
+		c := mustDial(t, target)
+		err := c.Start(t.Context(), newRun(t, "true"))
 		var sudoErr *SudoError
 		require.ErrorAs(t, err, &sudoErr)
 		require.True(t, Permanent(err))
@@ -401,7 +401,7 @@ func TestSudo(t *testing.T) {
 // waits for its end.
 func TestOneScriptAtATimeOnAMachine(t *testing.T) {
 	s := startServer(t, serverOptions{})
-	c := dialed(t, s.target(t))
+	c := mustDial(t, s.target(t))
 	runs, gate := filepath.Join(t.TempDir(), "runs"), filepath.Join(t.TempDir(), "gate")
 	first := Run{Dir: filepath.Join(runs, "op-1"), Script: []byte("echo first begins; until [ -e " + gate + " ]; do sleep 0.05; done; echo first ends; date +%s%N >../first")}
 	second := Run{Dir: filepath.Join(runs, "op-2"), Script: []byte("date +%s%N >../second")}
@@ -434,7 +434,7 @@ func TestOneScriptAtATimeOnAMachine(t *testing.T) {
 // A run that waits for another one can be stopped, and never ran.
 func TestStopOfARunThatWaits(t *testing.T) {
 	s := startServer(t, serverOptions{})
-	c := dialed(t, s.target(t))
+	c := mustDial(t, s.target(t))
 	runs := filepath.Join(t.TempDir(), "runs")
 	first := Run{Dir: filepath.Join(runs, "op-1"), Script: []byte("echo begins; sleep 60")}
 	second := Run{Dir: filepath.Join(runs, "op-2"), Script: []byte("touch ../second")}

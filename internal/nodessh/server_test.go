@@ -160,17 +160,17 @@ func (s *testServer) serve(conn net.Conn, config *ssh.ServerConfig, path string)
 	}
 	defer func() { _ = sc.Close() }()
 	go ssh.DiscardRequests(requests)
-	for fresh := range channels {
-		switch fresh.ChannelType() {
+	for newChannel := range channels {
+		switch newChannel.ChannelType() {
 		case "session":
-			channel, requests, err := fresh.Accept()
+			channel, requests, err := newChannel.Accept()
 			if err == nil {
 				go s.session(channel, requests, path)
 			}
 		case "direct-tcpip":
-			go forward(fresh)
+			go forwardTCP(newChannel)
 		default:
-			_ = fresh.Reject(ssh.UnknownChannelType, "no")
+			_ = newChannel.Reject(ssh.UnknownChannelType, "no")
 		}
 	}
 }
@@ -202,20 +202,20 @@ func (s *testServer) session(channel ssh.Channel, requests <-chan *ssh.Request, 
 	}
 }
 
-func forward(fresh ssh.NewChannel) {
+func forwardTCP(newChannel ssh.NewChannel) {
 	var to struct {
 		Host       string
 		Port       uint32
 		OriginHost string
 		OriginPort uint32
 	}
-	_ = ssh.Unmarshal(fresh.ExtraData(), &to)
+	_ = ssh.Unmarshal(newChannel.ExtraData(), &to)
 	conn, err := new(net.Dialer).DialContext(context.Background(), "tcp", net.JoinHostPort(to.Host, strconv.Itoa(int(to.Port))))
 	if err != nil {
-		_ = fresh.Reject(ssh.ConnectionFailed, err.Error())
+		_ = newChannel.Reject(ssh.ConnectionFailed, err.Error())
 		return
 	}
-	channel, requests, err := fresh.Accept()
+	channel, requests, err := newChannel.Accept()
 	if err != nil {
 		return
 	}
@@ -285,13 +285,13 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// onBoth runs a test against the own server and against OpenSSH.
-func onBoth(t *testing.T, test func(t *testing.T, s *testServer)) {
+// onBothServers runs a test against the own server and against OpenSSH.
+func onBothServers(t *testing.T, test func(t *testing.T, s *testServer)) {
 	t.Run("own server", func(t *testing.T) { test(t, startServer(t, serverOptions{})) })
 	t.Run("OpenSSH", func(t *testing.T) { test(t, startOpenSSH(t)) })
 }
 
-func dialed(t *testing.T, target Target) *Client {
+func mustDial(t *testing.T, target Target) *Client {
 	t.Helper()
 	c, err := Dial(t.Context(), target)
 	require.NoError(t, err)
@@ -299,7 +299,7 @@ func dialed(t *testing.T, target Target) *Client {
 	return c
 }
 
-func shortContext(t *testing.T, d time.Duration) context.Context {
+func contextWithTimeout(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)

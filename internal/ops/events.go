@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"ebb/internal/wait"
+
 	historypb "go.temporal.io/api/history/v1"
 	"golang.org/x/sync/errgroup"
 )
@@ -163,7 +165,7 @@ func (n *narrator) look(ctx context.Context, h *history) (err error) {
 		return nil
 	}
 	if h.dry {
-		if err := wait(ctx, watchInterval); err != nil {
+		if err := wait.Sleep(ctx, watchInterval); err != nil {
 			return err
 		}
 	}

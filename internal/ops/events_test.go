@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"ebb/internal/operation"
+	"ebb/internal/version"
+
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/api/serviceerror"
-
-	"ebb/activities"
-	"ebb/workflows"
 )
 
 // printer plays the scripts of an operation's nodes.
@@ -39,7 +39,7 @@ func (p *printer) signal(node, name string, value any) {
 
 func (p *printer) prints(node, text string) {
 	p.t.Helper()
-	p.signal(node, activities.SignalOutput, activities.Output{
+	p.signal(node, operation.SignalOutput, operation.Output{
 		Node: node, Phase: "upgrade", Attempt: 1, Offset: p.offsets[node], Size: int64(len(text)), Text: text,
 	})
 	p.offsets[node] += int64(len(text))
@@ -57,7 +57,7 @@ func pair(t *testing.T, id string) *printer {
 	t.Helper()
 	l := newLab(t)
 	l.worker()
-	l.run(Request{ID: id, Kind: workflows.KindUpgrade, Cluster: "prod", Target: pairTarget})
+	l.run(Request{ID: id, Kind: operation.KindUpgrade, Cluster: "prod", Route: version.Route{Target: pairTarget}})
 	return &printer{lab: l, id: id, offsets: map[string]int64{}}
 }
 

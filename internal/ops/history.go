@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"ebb/internal/wait"
+
 	enumspb "go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/api/serviceerror"
@@ -59,7 +61,7 @@ func (h *history) next(ctx context.Context) (*historypb.HistoryEvent, error) {
 			return nil, fmt.Errorf("read the history of %s: %w", h.workflow, named(h.workflow, err))
 		}
 		h.events = nil
-		if err := wait(ctx, awayInterval); err != nil {
+		if err := wait.Sleep(ctx, awayInterval); err != nil {
 			return nil, err
 		}
 	}

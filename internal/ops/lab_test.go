@@ -14,11 +14,10 @@ import (
 	"go.temporal.io/sdk/workflow"
 	"go.uber.org/zap"
 
-	"ebb/internal/drain"
 	"ebb/internal/embedded"
 	"ebb/internal/engine"
-	"ebb/internal/plan"
-	"ebb/workflows"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
 )
 
 // lab is a real engine, and workflows that behave as their node names say.
@@ -57,11 +56,11 @@ func (l *lab) stop() { l.server.Stop() }
 func (l *lab) worker() {
 	l.t.Helper()
 	w := worker.New(l.client, engine.TaskQueue, worker.Options{MaxHeartbeatThrottleInterval: 100 * time.Millisecond})
-	w.RegisterWorkflowWithOptions(tinyDrain, workflow.RegisterOptions{Name: string(workflows.KindDrain)})
-	w.RegisterWorkflowWithOptions(tinyUpgrade, workflow.RegisterOptions{Name: string(workflows.KindUpgrade)})
+	w.RegisterWorkflowWithOptions(tinyDrain, workflow.RegisterOptions{Name: string(operation.KindDrain)})
+	w.RegisterWorkflowWithOptions(tinyUpgrade, workflow.RegisterOptions{Name: string(operation.KindUpgrade)})
 	w.RegisterWorkflowWithOptions(tinyNode, workflow.RegisterOptions{Name: "UpgradeNode"})
 	w.RegisterWorkflowWithOptions(tinyListener, workflow.RegisterOptions{Name: "Listener"})
-	w.RegisterActivityWithOptions(tinyEviction, activity.RegisterOptions{Name: activityDrain})
+	w.RegisterActivityWithOptions(tinyEviction, activity.RegisterOptions{Name: operation.ActivityDrain})
 	require.NoError(l.t, w.Start())
 	l.t.Cleanup(w.Stop)
 }
@@ -95,36 +94,36 @@ func (l *lab) follow(id string, enough func(Operation) bool) []Operation {
 }
 
 func drainOf(id, how string) Request {
-	return Request{ID: id, Kind: workflows.KindDrain, Cluster: "prod", Nodes: []string{how}}
+	return Request{ID: id, Kind: operation.KindDrain, Cluster: "prod", Nodes: []string{how}}
 }
 
 // tinyDrain ends as the name of its node says.
-func tinyDrain(ctx workflow.Context, in workflows.DrainInput) (workflows.DrainResult, error) {
+func tinyDrain(ctx workflow.Context, in operation.DrainInput) (operation.DrainResult, error) {
 	how := in.Nodes[0]
-	status := workflows.Status{Kind: workflows.KindDrain, Cluster: in.Cluster, Step: "draining " + how,
-		Nodes: []workflows.NodeStatus{{Node: how, Role: plan.Worker, Phase: workflows.DrainPhase, Attempt: 1}}}
-	if err := workflow.SetQueryHandler(ctx, workflows.QueryStatus, func() (workflows.Status, error) { return status, nil }); err != nil {
-		return workflows.DrainResult{}, err
+	status := operation.Status{Kind: operation.KindDrain, Cluster: in.Cluster, Step: "draining " + how,
+		Nodes: []operation.NodeStatus{{Node: how, Role: policy.Worker, Phase: operation.PhaseDraining, Attempt: 1}}}
+	if err := workflow.SetQueryHandler(ctx, operation.QueryStatus, func() (operation.Status, error) { return status, nil }); err != nil {
+		return operation.DrainResult{}, err
 	}
 	fails := func(kind string) error {
 		return temporal.NewNonRetryableApplicationError("it was "+kind, kind, nil, status)
 	}
 	switch how {
 	case "refused":
-		return workflows.DrainResult{}, fails(workflows.ErrRefused)
+		return operation.DrainResult{}, fails(operation.TypeRefused)
 	case "rolled-back":
-		return workflows.DrainResult{}, fails(workflows.ErrRolledBack)
+		return operation.DrainResult{}, fails(operation.TypeRolledBack)
 	case "failed":
-		return workflows.DrainResult{}, fails(workflows.ErrFailed)
+		return operation.DrainResult{}, fails(operation.TypeFailed)
 	case "naps":
-		return workflows.DrainResult{Drained: in.Nodes}, workflow.Sleep(ctx, 3*time.Second)
+		return operation.DrainResult{Drained: in.Nodes}, workflow.Sleep(ctx, 3*time.Second)
 	case "hangs":
 		if err := evict(ctx, how); err != nil {
-			return workflows.DrainResult{}, temporal.NewCanceledError("cancelled; uncordoned " + how)
+			return operation.DrainResult{}, temporal.NewCanceledError("cancelled; uncordoned " + how)
 		}
 	}
-	status.Step, status.Nodes[0].Phase = "drained "+how, workflows.Drained
-	return workflows.DrainResult{Drained: in.Nodes}, nil
+	status.Step, status.Nodes[0].Phase = "drained "+how, operation.PhaseDrained
+	return operation.DrainResult{Drained: in.Nodes}, nil
 }
 
 // pairTarget has tinyUpgrade work on two nodes at once, and after them on a third.
@@ -148,7 +147,7 @@ func tinyPair(ctx workflow.Context) error {
 // tinyListener lets output come until it is told to stop, and counts retries.
 func tinyListener(ctx workflow.Context) error {
 	retries := 0
-	if err := workflow.SetUpdateHandler(ctx, workflows.UpdateRetryNow, func(workflow.Context, workflows.NodeRequest) (string, error) {
+	if err := workflow.SetUpdateHandler(ctx, operation.UpdateRetryNow, func(workflow.Context, operation.NodeRequest) (string, error) {
 		retries++
 		return fmt.Sprintf("retried %d times", retries), nil
 	}); err != nil {
@@ -159,22 +158,22 @@ func tinyListener(ctx workflow.Context) error {
 }
 
 // tinyUpgrade has one node under way in a child workflow.
-func tinyUpgrade(ctx workflow.Context, in workflows.UpgradeInput) (workflows.UpgradeResult, error) {
+func tinyUpgrade(ctx workflow.Context, in operation.UpgradeInput) (operation.UpgradeResult, error) {
 	if in.Target == pairTarget {
-		return workflows.UpgradeResult{}, tinyPair(ctx)
+		return operation.UpgradeResult{}, tinyPair(ctx)
 	}
-	status := workflows.Status{Kind: workflows.KindUpgrade, Cluster: in.Cluster, Target: in.Target, Step: "upgrading w1",
-		Nodes: []workflows.NodeStatus{{Node: "cp1", Role: plan.FirstControlPlane, Phase: workflows.Done}, {Node: "w1", Role: plan.Worker, Phase: workflows.RunScript}}}
-	if err := workflow.SetQueryHandler(ctx, workflows.QueryStatus, func() (workflows.Status, error) { return status, nil }); err != nil {
-		return workflows.UpgradeResult{}, err
+	status := operation.Status{Kind: operation.KindUpgrade, Cluster: in.Cluster, Target: in.Target, Step: "upgrading w1",
+		Nodes: []operation.NodeStatus{{Node: "cp1", Role: policy.FirstControlPlane, Phase: operation.PhaseDone}, {Node: "w1", Role: policy.Worker, Phase: operation.PhaseUpgrading}}}
+	if err := workflow.SetQueryHandler(ctx, operation.QueryStatus, func() (operation.Status, error) { return status, nil }); err != nil {
+		return operation.UpgradeResult{}, err
 	}
 	ctx = workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{WorkflowID: workflow.GetInfo(ctx).WorkflowExecution.ID + "/w1"})
-	return workflows.UpgradeResult{}, workflow.ExecuteChildWorkflow(ctx, "UpgradeNode", workflows.UpgradeNodeInput{Node: plan.Node{Name: "w1"}}).Get(ctx, nil)
+	return operation.UpgradeResult{}, workflow.ExecuteChildWorkflow(ctx, "UpgradeNode", operation.UpgradeNodeInput{Node: policy.Node{Name: "w1"}}).Get(ctx, nil)
 }
 
-func tinyNode(ctx workflow.Context, in workflows.UpgradeNodeInput) error {
-	status := workflows.Status{Nodes: []workflows.NodeStatus{{Node: in.Node.Name, Role: plan.Worker, Phase: workflows.DrainPhase, Attempt: 2}}}
-	if err := workflow.SetQueryHandler(ctx, workflows.QueryStatus, func() (workflows.Status, error) { return status, nil }); err != nil {
+func tinyNode(ctx workflow.Context, in operation.UpgradeNodeInput) error {
+	status := operation.Status{Nodes: []operation.NodeStatus{{Node: in.Node.Name, Role: policy.Worker, Phase: operation.PhaseDraining, Attempt: 2}}}
+	if err := workflow.SetQueryHandler(ctx, operation.QueryStatus, func() (operation.Status, error) { return status, nil }); err != nil {
 		return err
 	}
 	return evict(ctx, in.Node.Name)
@@ -184,7 +183,7 @@ func evict(ctx workflow.Context, node string) error {
 	ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		StartToCloseTimeout: time.Minute, HeartbeatTimeout: 5 * time.Second, WaitForCancellation: true,
 	})
-	return workflow.ExecuteActivity(ctx, activityDrain, node).Get(ctx, nil)
+	return workflow.ExecuteActivity(ctx, operation.ActivityDrain, node).Get(ctx, nil)
 }
 
 // tinyEviction reports a blocked pod until it is cancelled.
@@ -192,8 +191,8 @@ func tinyEviction(ctx context.Context, node string) error {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		activity.RecordHeartbeat(ctx, drain.Progress{Node: node, Total: 7, Evicted: 3, Gone: 2, Waiting: 5,
-			Blocked: []drain.BlockedPod{{Pod: "default/web-1", Budget: "default/web", Reason: "0 disruptions allowed"}}})
+		activity.RecordHeartbeat(ctx, operation.DrainProgress{Node: node, Total: 7, Evicted: 3, Gone: 2, Waiting: 5,
+			Blocked: []operation.BlockedPod{{Pod: "default/web-1", Budget: "default/web", Reason: "0 disruptions allowed"}}})
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

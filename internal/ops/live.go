@@ -5,19 +5,12 @@ import (
 	"strings"
 	"time"
 
+	"ebb/internal/operation"
+
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/sdk/converter"
-
-	"ebb/activities"
-	"ebb/internal/drain"
-)
-
-// Activities whose heartbeat has something for a person.
-const (
-	activityDrain  = "Drain"
-	activityScript = "RunScript"
 )
 
 // merge adds what the running activities of a workflow say. node is theirs, or
@@ -26,13 +19,13 @@ func (op *Operation) merge(d *description, node string, now time.Time) {
 	for _, a := range d.PendingActivities {
 		name, live := node, Live{}
 		switch a.GetActivityType().GetName() {
-		case activityDrain:
-			var p drain.Progress
+		case operation.ActivityDrain:
+			var p operation.DrainProgress
 			if decode(a.GetHeartbeatDetails(), &p) > 0 {
 				live.Drain, name = &p, p.Node
 			}
-		case activityScript:
-			var p struct{ Node, Output string }
+		case operation.ActivityRunScript:
+			var p operation.ScriptProgress
 			if decode(a.GetHeartbeatDetails(), &p) > 0 {
 				live.Output = p.Output
 				if name == "" {
@@ -65,7 +58,7 @@ func trouble(a *workflowpb.PendingActivityInfo, now time.Time) string {
 		}
 		return ""
 	}
-	if failure == nil || a.GetAttempt() < 2 || failure.GetApplicationFailureInfo().GetType() == activities.TypeWorkerStopping {
+	if failure == nil || a.GetAttempt() < 2 || failure.GetApplicationFailureInfo().GetType() == operation.TypeWorkerStopping {
 		return ""
 	}
 	cause := failure.GetMessage()

@@ -8,13 +8,13 @@ import (
 	"strings"
 	"sync"
 
+	"ebb/internal/operation"
+
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"golang.org/x/sync/errgroup"
-
-	"ebb/workflows"
 )
 
 // description is a workflow as the engine sees it, whether a worker is there or not.
@@ -42,7 +42,7 @@ type observer struct {
 // answer is what a workflow said when its history was this long.
 type answer struct {
 	length int64
-	status *workflows.Status
+	status *operation.Status
 }
 
 func (t *Temporal) newObserver(id string) *observer {
@@ -118,7 +118,7 @@ func (o *observer) children(ctx context.Context, d *description) ([]*description
 }
 
 // ask has a workflow say what it does, unless it has not moved since it last did.
-func (o *observer) ask(ctx context.Context, d *description) (*workflows.Status, error) {
+func (o *observer) ask(ctx context.Context, d *description) (*operation.Status, error) {
 	id, length := d.info().GetExecution().GetWorkflowId(), d.info().GetHistoryLength()
 	o.mu.Lock()
 	last, ok := o.said[id]
@@ -128,11 +128,11 @@ func (o *observer) ask(ctx context.Context, d *description) (*workflows.Status, 
 	}
 	bounded, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	value, err := o.client.QueryWorkflow(bounded, id, d.run(), workflows.QueryStatus)
+	value, err := o.client.QueryWorkflow(bounded, id, d.run(), operation.QueryStatus)
 	if err != nil {
 		return last.status, err
 	}
-	status := &workflows.Status{}
+	status := &operation.Status{}
 	if err := value.Get(status); err != nil {
 		return last.status, err
 	}
@@ -146,16 +146,16 @@ func (o *observer) ask(ctx context.Context, d *description) (*workflows.Status, 
 // their parent says of them, which is only that they run. One that has not
 // spoken yet is about to look at its node.
 func (o *observer) detail(op *Operation) {
-	if op.Status == nil || op.Kind != workflows.KindUpgrade {
+	if op.Status == nil || op.Kind != operation.KindUpgrade {
 		return
 	}
 	merged := *op.Status // what the parent said is kept for the next look
 	merged.Nodes = slices.Clone(merged.Nodes)
 	for i, n := range merged.Nodes {
-		if n.Phase != workflows.RunScript || n.Attempt > 0 {
+		if n.Phase != operation.PhaseUpgrading || n.Attempt > 0 {
 			continue // the parent knows it from the end, or has not started it
 		}
-		merged.Nodes[i].Phase = workflows.Checking
+		merged.Nodes[i].Phase = operation.PhaseChecking
 		if child := o.said[o.id+"/"+n.Node]; child.status != nil && len(child.status.Nodes) == 1 {
 			merged.Nodes[i] = child.status.Nodes[0]
 		}
@@ -181,6 +181,6 @@ func summary(info *workflowpb.WorkflowExecutionInfo) Operation {
 	if decodeMemo(info.GetMemo(), memoRequest, &request) {
 		_ = json.Unmarshal(request, &op.Request) // another writer's memo is no memo
 	}
-	op.ID, op.Kind = info.GetExecution().GetWorkflowId(), workflows.Kind(info.GetType().GetName())
+	op.ID, op.Kind = info.GetExecution().GetWorkflowId(), operation.Kind(info.GetType().GetName())
 	return op
 }

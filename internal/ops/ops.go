@@ -8,8 +8,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"ebb/internal/drain"
-	"ebb/workflows"
+	"ebb/internal/operation"
 )
 
 // Client starts and follows operations.
@@ -67,22 +66,24 @@ type Operation struct {
 	Notice     string            `json:"notice,omitempty"`     // what keeps it from going on now
 	Started    time.Time         `json:"started"`
 	Ended      time.Time         `json:"ended,omitzero"`
-	Status     *workflows.Status `json:"status,omitempty"` // what it says of itself; nil when no worker could tell
+	Status     *operation.Status `json:"status,omitempty"` // what it says of itself; nil when no worker could tell
 	Live       map[string]Live   `json:"live,omitempty"`   // by node: what happens there now
 	Result     json.RawMessage   `json:"result,omitempty"` // of one that is done
+
+	Outcome *operation.Outcome `json:"outcome,omitempty"` // how one that did not go through left the cluster
 }
 
 // Live is what the activity that runs at a node said last.
 type Live struct {
-	Drain   *drain.Progress `json:"drain,omitempty"`
-	Output  string          `json:"output,omitempty"`  // end of the script's output, at most 2,000 bytes
-	Trouble string          `json:"trouble,omitempty"` // why the activity is being tried again
+	Drain   *operation.DrainProgress `json:"drain,omitempty"`
+	Output  string                   `json:"output,omitempty"`  // end of the script's output, at most 2,000 bytes
+	Trouble string                   `json:"trouble,omitempty"` // why the activity is being tried again
 }
 
 // Filter chooses operations; its zero value chooses all.
 type Filter struct {
 	Cluster string
-	Kind    workflows.Kind
+	Kind    operation.Kind
 	Open    bool // only those that are not over
 	Limit   int  // at most so many; 0 = 100
 }

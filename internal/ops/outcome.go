@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"ebb/internal/operation"
+
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
 	failurepb "go.temporal.io/api/failure/v1"
 	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/sdk/converter"
-
-	"ebb/workflows"
 )
 
 // left is what follows when nothing could be taken back.
@@ -63,39 +63,51 @@ func (op *Operation) fail(f *failurepb.Failure) {
 	info := f.GetApplicationFailureInfo()
 	op.Message = f.GetMessage()
 	switch info.GetType() {
-	case workflows.ErrRefused:
+	case operation.TypeRefused:
 		op.State = Refused
-	case workflows.ErrRolledBack:
+	case operation.TypeRolledBack:
 		op.State, op.RolledBack = RolledBack, true
 	default:
 		op.State = Failed
 	}
-	var status workflows.Status
-	if decode(info.GetDetails(), &status) > 0 {
+	var (
+		status operation.Status
+		left   operation.Outcome
+	)
+	n := decode(info.GetDetails(), &status, &left)
+	if n > 0 {
 		op.Status = &status
+	}
+	if n > 1 {
+		op.Outcome = &left
 	}
 }
 
 // cancelled reads the details of a cancelled workflow: its message, and how it
-// left the cluster (ErrRefused, ErrRolledBack or ErrFailed). What took effect
+// left the cluster (TypeRefused, TypeRolledBack or TypeFailed), its status and its
+// outcome. What took effect
 // before the workflow had run at all has neither, and changed nothing.
 func (op *Operation) cancelled(details *commonpb.Payloads) {
 	var (
 		text, kind string
-		status     workflows.Status
+		status     operation.Status
+		left       operation.Outcome
 	)
-	n := decode(details, &text, &kind, &status)
+	n := decode(details, &text, &kind, &status, &left)
 	op.State, op.Message = Cancelled, text
 	switch n {
 	case 0:
 		op.RolledBack, op.Message = true, "cancelled before it began; nothing was changed"
 	case 1: // a drain and a scale-down that can be cancelled are always taken back
-		op.RolledBack = op.Kind != workflows.KindUpgrade
+		op.RolledBack = op.Kind != operation.KindUpgrade
 	default:
-		op.RolledBack = kind == workflows.ErrRolledBack || kind == workflows.ErrRefused
+		op.RolledBack = kind == operation.TypeRolledBack || kind == operation.TypeRefused
 	}
 	if n > 2 {
 		op.Status = &status
+	}
+	if n > 3 {
+		op.Outcome = &left
 	}
 }
 

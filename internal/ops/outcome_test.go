@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"ebb/internal/operation"
+
 	"github.com/stretchr/testify/require"
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
@@ -12,9 +14,6 @@ import (
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/sdk/converter"
 	"google.golang.org/protobuf/types/known/timestamppb"
-
-	"ebb/internal/drain"
-	"ebb/workflows"
 )
 
 func payloads(t *testing.T, values ...any) *commonpb.Payloads {
@@ -28,17 +27,17 @@ func payloads(t *testing.T, values ...any) *commonpb.Payloads {
 // has a text is judged by its kind.
 func TestCancelled(t *testing.T) {
 	for name, c := range map[string]struct {
-		kind    workflows.Kind
+		kind    operation.Kind
 		details []any
 		back    bool
 		message string
 	}{
-		"nothing ran":           {workflows.KindUpgrade, nil, true, "cancelled before it began; nothing was changed"},
-		"drain":                 {workflows.KindDrain, []any{"text"}, true, "text"},
-		"upgrade, unsaid":       {workflows.KindUpgrade, []any{"text"}, false, "text"},
-		"upgrade, rolled back":  {workflows.KindUpgrade, []any{"text", workflows.ErrRolledBack}, true, "text"},
-		"upgrade, untouched":    {workflows.KindUpgrade, []any{"text", workflows.ErrRefused}, true, "text"},
-		"upgrade, in the midst": {workflows.KindUpgrade, []any{"text", workflows.ErrFailed, workflows.Status{Step: "s"}}, false, "text"},
+		"nothing ran":           {operation.KindUpgrade, nil, true, "cancelled before it began; nothing was changed"},
+		"drain":                 {operation.KindDrain, []any{"text"}, true, "text"},
+		"upgrade, unsaid":       {operation.KindUpgrade, []any{"text"}, false, "text"},
+		"upgrade, rolled back":  {operation.KindUpgrade, []any{"text", operation.TypeRolledBack}, true, "text"},
+		"upgrade, untouched":    {operation.KindUpgrade, []any{"text", operation.TypeRefused}, true, "text"},
+		"upgrade, in the midst": {operation.KindUpgrade, []any{"text", operation.TypeFailed, operation.Status{Step: "s"}}, false, "text"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			op := Operation{Request: Request{Kind: c.kind}}
@@ -91,15 +90,15 @@ func TestTrouble(t *testing.T) {
 		"refused": {&workflowpb.PendingActivityInfo{State: started, Attempt: 4, LastFailure: &failurepb.Failure{Message: "connection refused\nmore"}},
 			"Drain is tried again (4): connection refused"},
 	} {
-		c.activity.ActivityType = &commonpb.ActivityType{Name: activityDrain}
+		c.activity.ActivityType = &commonpb.ActivityType{Name: operation.ActivityDrain}
 		require.Equal(t, c.want, trouble(c.activity, now), name)
 	}
 }
 
 func TestHeartbeatsAreSortedByNode(t *testing.T) {
 	d := &description{PendingActivities: []*workflowpb.PendingActivityInfo{
-		{ActivityType: &commonpb.ActivityType{Name: activityDrain}, HeartbeatDetails: payloads(t, drain.Progress{Node: "w1", Total: 3})},
-		{ActivityType: &commonpb.ActivityType{Name: activityScript}, HeartbeatDetails: payloads(t, map[string]any{"offset": 7, "output": "line\n"})},
+		{ActivityType: &commonpb.ActivityType{Name: operation.ActivityDrain}, HeartbeatDetails: payloads(t, operation.DrainProgress{Node: "w1", Total: 3})},
+		{ActivityType: &commonpb.ActivityType{Name: operation.ActivityRunScript}, HeartbeatDetails: payloads(t, map[string]any{"offset": 7, "output": "line\n"})},
 		{ActivityType: &commonpb.ActivityType{Name: "Claim"}, Attempt: 2, LastFailure: &failurepb.Failure{Message: "refused"}},
 	}}
 	op := Operation{Live: map[string]Live{}}

@@ -9,29 +9,29 @@ import (
 	"strings"
 	"time"
 
-	"ebb/internal/plan"
-	"ebb/workflows"
+	"ebb/internal/operation"
+	"ebb/internal/policy"
+	"ebb/internal/version"
 )
 
 // Request says what an operation is to do.
 type Request struct {
-	ID      string         `json:"id"` // made by the caller, see NewID
-	Kind    workflows.Kind `json:"kind"`
-	Cluster string         `json:"cluster"`
-	Nodes   []string       `json:"nodes,omitempty"`  // to drain or to remove
-	Count   int            `json:"count,omitempty"`  // of workers to remove, when Nodes is empty
-	Strict  bool           `json:"strict,omitempty"` // of a scale-down: refuse when pods would find no room
-	Target  string         `json:"target,omitempty"` // version to upgrade to
-	Hops    []string       `json:"hops,omitempty"`   // versions an upgrade stops at on the way
+	ID            string         `json:"id"` // made by the caller, see NewID
+	Kind          operation.Kind `json:"kind"`
+	Cluster       string         `json:"cluster"`
+	Nodes         []string       `json:"nodes,omitempty"`  // to drain or to remove
+	Count         int            `json:"count,omitempty"`  // of workers to remove, when Nodes is empty
+	Strict        bool           `json:"strict,omitempty"` // refuse when pods would find no room, be lost or be down, instead of warning
+	version.Route                // of an upgrade
 }
 
 // words are the kinds as a person types them.
-var words = map[workflows.Kind]string{
-	workflows.KindDrain: "drain", workflows.KindScaleDown: "scale-down", workflows.KindUpgrade: "upgrade",
+var words = map[operation.Kind]string{
+	operation.KindDrain: "drain", operation.KindScaleDown: "scale-down", operation.KindUpgrade: "upgrade",
 }
 
 // Word is a kind of operation as a person types it: "scale-down".
-func Word(k workflows.Kind) string {
+func Word(k operation.Kind) string {
 	if word, ok := words[k]; ok {
 		return word
 	}
@@ -49,7 +49,7 @@ func Kinds() []string {
 }
 
 // ParseKind is the kind that a word stands for.
-func ParseKind(word string) (workflows.Kind, error) {
+func ParseKind(word string) (operation.Kind, error) {
 	for kind, w := range words {
 		if w == word || string(kind) == word {
 			return kind, nil
@@ -60,7 +60,7 @@ func ParseKind(word string) (workflows.Kind, error) {
 
 // NewID makes an operation ID that tells what, where and when:
 // upgrade-prod-20261201-014711-3f9a. The last part is random.
-func NewID(k workflows.Kind, cluster string, now time.Time) (string, error) {
+func NewID(k operation.Kind, cluster string, now time.Time) (string, error) {
 	var tail [2]byte
 	if _, err := rand.Read(tail[:]); err != nil {
 		return "", fmt.Errorf("make an operation ID: %w", err)
@@ -86,12 +86,12 @@ func (r Request) Validate() error {
 	_, known := words[r.Kind]
 	fault(!known, "there is no kind of operation %q", r.Kind)
 	switch r.Kind {
-	case workflows.KindUpgrade:
-		err := plan.CheckRoute(r.Hops, r.Target)
+	case operation.KindUpgrade:
+		err := policy.CheckRoute(r.Route)
 		fault(err != nil, "target %v", err)
-	case workflows.KindDrain:
+	case operation.KindDrain:
 		fault(len(r.Nodes) == 0, "no node to drain is named")
-	case workflows.KindScaleDown:
+	case operation.KindScaleDown:
 		fault(len(r.Nodes) > 0 && r.Count != 0, "give node names or a count, not both")
 		fault(len(r.Nodes) == 0 && r.Count < 1, "give the nodes to remove, or a count of at least 1")
 	}
@@ -106,14 +106,14 @@ func (r Request) String() string {
 	text := fmt.Sprintf("%s of %s", Word(r.Kind), r.Cluster)
 	switch {
 	case r.Target != "":
-		text += " to " + plan.Canonical(r.Target)
+		text += " to " + string(r.Target)
 		for i, hop := range r.Hops {
 			if i == 0 {
 				text += " by way of "
 			} else {
 				text += ", "
 			}
-			text += plan.Canonical(hop)
+			text += string(hop)
 		}
 	case len(r.Nodes) > 0:
 		text += ", " + strings.Join(r.Nodes, ", ")
@@ -128,17 +128,18 @@ func (r Request) String() string {
 // same reports whether two requests ask for the same thing.
 func (r Request) same(other Request) bool {
 	return r.Kind == other.Kind && r.Cluster == other.Cluster && r.Count == other.Count && r.Strict == other.Strict &&
-		slices.EqualFunc(r.Hops, other.Hops, plan.SameVersion) && plan.Canonical(r.Target) == plan.Canonical(other.Target) && slices.Equal(slices.Sorted(slices.Values(r.Nodes)), slices.Sorted(slices.Values(other.Nodes)))
+		r.Equal(other.Route) &&
+		slices.Equal(slices.Sorted(slices.Values(r.Nodes)), slices.Sorted(slices.Values(other.Nodes)))
 }
 
-// workflow is the workflow that does it, and its input.
-func (r Request) workflow() (run, input any) {
+// input is the input of the workflow that does it; the workflow type is the kind.
+func (r Request) input() any {
 	switch r.Kind {
-	case workflows.KindUpgrade:
-		return workflows.Upgrade, workflows.UpgradeInput{Cluster: r.Cluster, Target: r.Target, Hops: r.Hops}
-	case workflows.KindDrain:
-		return workflows.Drain, workflows.DrainInput{Cluster: r.Cluster, Nodes: r.Nodes}
+	case operation.KindUpgrade:
+		return operation.UpgradeInput{Cluster: r.Cluster, Route: r.Route, Strict: r.Strict}
+	case operation.KindDrain:
+		return operation.DrainInput{Cluster: r.Cluster, Nodes: r.Nodes, Strict: r.Strict}
 	default:
-		return workflows.ScaleDown, workflows.ScaleDownInput{Cluster: r.Cluster, Nodes: r.Nodes, Count: r.Count, Strict: r.Strict}
+		return operation.ScaleDownInput{Cluster: r.Cluster, Nodes: r.Nodes, Count: r.Count, Strict: r.Strict}
 	}
 }

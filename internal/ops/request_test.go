@@ -4,16 +4,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
+	"ebb/internal/operation"
+	"ebb/internal/version"
 
-	"ebb/workflows"
+	"github.com/stretchr/testify/require"
 )
 
 func TestNewIDTellsWhatWhereAndWhen(t *testing.T) {
 	at := time.Date(2026, 12, 1, 2, 47, 11, 0, time.FixedZone("CET", 3600))
 	seen := map[string]bool{}
-	for kind, word := range map[workflows.Kind]string{
-		workflows.KindUpgrade: "upgrade", workflows.KindScaleDown: "scale-down", workflows.KindDrain: "drain",
+	for kind, word := range map[operation.Kind]string{
+		operation.KindUpgrade: "upgrade", operation.KindScaleDown: "scale-down", operation.KindDrain: "drain",
 	} {
 		id, err := NewID(kind, "prod", at)
 		require.NoError(t, err)
@@ -29,17 +30,17 @@ func TestValidateReportsEverything(t *testing.T) {
 		request Request
 		faults  []string
 	}{
-		"good upgrade":       {Request{ID: "a", Kind: workflows.KindUpgrade, Cluster: "prod", Target: "v1.37.2"}, nil},
-		"good drain":         {Request{ID: "a", Kind: workflows.KindDrain, Cluster: "prod", Nodes: []string{"w1"}}, nil},
-		"good count":         {Request{ID: "a", Kind: workflows.KindScaleDown, Cluster: "prod", Count: 1}, nil},
+		"good upgrade":       {Request{ID: "a", Kind: operation.KindUpgrade, Cluster: "prod", Route: version.Route{Target: version.Of("v1.37.2")}}, nil},
+		"good drain":         {Request{ID: "a", Kind: operation.KindDrain, Cluster: "prod", Nodes: []string{"w1"}}, nil},
+		"good count":         {Request{ID: "a", Kind: operation.KindScaleDown, Cluster: "prod", Count: 1}, nil},
 		"nothing":            {Request{}, []string{`operation ID ""`, "no cluster", `kind of operation ""`}},
-		"slash in the ID":    {Request{ID: "a/b", Kind: workflows.KindDrain, Cluster: "prod", Nodes: []string{"w1"}}, []string{`operation ID "a/b"`}},
-		"no version":         {Request{ID: "a", Kind: workflows.KindUpgrade, Cluster: "prod", Target: "1.37"}, []string{`target version "1.37": want MAJOR.MINOR.PATCH`}},
-		"no node":            {Request{ID: "a", Kind: workflows.KindDrain, Cluster: "prod"}, []string{"no node to drain"}},
-		"empty node":         {Request{ID: "a", Kind: workflows.KindDrain, Cluster: "prod", Nodes: []string{""}}, []string{"a node name is empty"}},
-		"nodes and count":    {Request{ID: "a", Kind: workflows.KindScaleDown, Cluster: "prod", Nodes: []string{"w1"}, Count: 1}, []string{"not both"}},
-		"neither":            {Request{ID: "a", Kind: workflows.KindScaleDown, Cluster: "prod"}, []string{"a count of at least 1"}},
-		"less than one node": {Request{ID: "a", Kind: workflows.KindScaleDown, Cluster: "prod", Count: -1}, []string{"a count of at least 1"}},
+		"slash in the ID":    {Request{ID: "a/b", Kind: operation.KindDrain, Cluster: "prod", Nodes: []string{"w1"}}, []string{`operation ID "a/b"`}},
+		"no version":         {Request{ID: "a", Kind: operation.KindUpgrade, Cluster: "prod", Route: version.Route{Target: "1.37"}}, []string{`target version "1.37": want MAJOR.MINOR.PATCH`}},
+		"no node":            {Request{ID: "a", Kind: operation.KindDrain, Cluster: "prod"}, []string{"no node to drain"}},
+		"empty node":         {Request{ID: "a", Kind: operation.KindDrain, Cluster: "prod", Nodes: []string{""}}, []string{"a node name is empty"}},
+		"nodes and count":    {Request{ID: "a", Kind: operation.KindScaleDown, Cluster: "prod", Nodes: []string{"w1"}, Count: 1}, []string{"not both"}},
+		"neither":            {Request{ID: "a", Kind: operation.KindScaleDown, Cluster: "prod"}, []string{"a count of at least 1"}},
+		"less than one node": {Request{ID: "a", Kind: operation.KindScaleDown, Cluster: "prod", Count: -1}, []string{"a count of at least 1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := c.request.Validate()
@@ -58,21 +59,21 @@ func TestValidateReportsEverything(t *testing.T) {
 }
 
 func TestSameIgnoresSpellingAndOrder(t *testing.T) {
-	up := Request{ID: "a", Kind: workflows.KindUpgrade, Cluster: "prod", Target: "1.37.2"}
+	up := Request{ID: "a", Kind: operation.KindUpgrade, Cluster: "prod", Route: version.Route{Target: "1.37.2"}}
 	spelled := up
-	spelled.Target = "v1.37.2+vendor.1"
+	spelled.Target = version.Of("v1.37.2+vendor.1")
 	require.True(t, up.same(spelled))
 	spelled.Target = "1.37.20"
 	require.False(t, up.same(spelled))
-	down := Request{Kind: workflows.KindScaleDown, Cluster: "prod", Nodes: []string{"w1", "w2"}}
-	require.True(t, down.same(Request{Kind: workflows.KindScaleDown, Cluster: "prod", Nodes: []string{"w2", "w1"}}))
-	require.False(t, down.same(Request{Kind: workflows.KindScaleDown, Cluster: "prod", Nodes: []string{"w1"}}))
+	down := Request{Kind: operation.KindScaleDown, Cluster: "prod", Nodes: []string{"w1", "w2"}}
+	require.True(t, down.same(Request{Kind: operation.KindScaleDown, Cluster: "prod", Nodes: []string{"w2", "w1"}}))
+	require.False(t, down.same(Request{Kind: operation.KindScaleDown, Cluster: "prod", Nodes: []string{"w1"}}))
 }
 
 func TestParseKind(t *testing.T) {
 	kind, err := ParseKind("scale-down")
 	require.NoError(t, err)
-	require.Equal(t, workflows.KindScaleDown, kind)
+	require.Equal(t, operation.KindScaleDown, kind)
 	_, err = ParseKind("reboot")
 	require.EqualError(t, err, `there is no kind of operation "reboot", only drain, scale-down, upgrade`)
 }

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
+	"ebb/internal/operation"
+
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
-
-	"ebb/workflows"
 )
 
 // Action is a way to steer a running operation.
@@ -19,10 +19,11 @@ type Action string
 
 // Actions.
 const (
-	Pause    Action = workflows.UpdatePause
-	Resume   Action = workflows.UpdateResume
-	SkipNode Action = workflows.UpdateSkipNode
-	RetryNow Action = workflows.UpdateRetryNow
+	Pause    Action = operation.UpdatePause
+	Resume   Action = operation.UpdateResume
+	SkipNode Action = operation.UpdateSkipNode
+	RetryNow Action = operation.UpdateRetryNow
+	GiveUp   Action = operation.UpdateGiveUp // of one that was cancelled: leave, and name, what cannot be put back now
 )
 
 // steerTimeout is how long a worker may take to answer; one that polls needs
@@ -45,7 +46,7 @@ func (t *Temporal) Steer(ctx context.Context, id string, s Steering) (string, er
 	}
 	var args []any
 	if s.Action == SkipNode || s.Action == RetryNow {
-		args = []any{workflows.NodeRequest{Node: s.Node}}
+		args = []any{operation.NodeRequest{Node: s.Node}}
 	}
 	said, err := t.update(ctx, id, s, args)
 	if s.Action != RetryNow {
@@ -65,7 +66,7 @@ func (t *Temporal) Steer(ctx context.Context, id string, s Steering) (string, er
 // waiting are the workflows in which the nodes of an upgrade wait; a node that is
 // named may have ended since it was last asked.
 func (d *description) waiting(node string) (ids []string) {
-	if node != "" && d.info().GetType().GetName() == string(workflows.KindUpgrade) {
+	if node != "" && d.info().GetType().GetName() == string(operation.KindUpgrade) {
 		return []string{d.info().GetExecution().GetWorkflowId() + "/" + node}
 	}
 	for _, child := range d.PendingChildren {

@@ -6,12 +6,12 @@ import (
 	"slices"
 	"strings"
 
+	"ebb/internal/operation"
+
 	commonpb "go.temporal.io/api/common/v1"
 	failurepb "go.temporal.io/api/failure/v1"
 	historypb "go.temporal.io/api/history/v1"
 	sdkpb "go.temporal.io/api/sdk/v1"
-
-	"ebb/activities"
 )
 
 // teller says what the events of one history tell. It depends on nothing else, so
@@ -106,8 +106,8 @@ func (t *teller) steered(a *historypb.WorkflowExecutionUpdateCompletedEventAttri
 
 // output tells the lines that a piece of a script's output completes.
 func (t *teller) output(a *historypb.WorkflowExecutionSignaledEventAttributes) []Event {
-	var piece activities.Output
-	if a.GetSignalName() != activities.SignalOutput || decode(a.GetInput(), &piece) == 0 {
+	var piece operation.Output
+	if a.GetSignalName() != operation.SignalOutput || decode(a.GetInput(), &piece) == 0 {
 		return nil
 	}
 	return t.lines.add(piece)
@@ -118,7 +118,7 @@ func (t *teller) output(a *historypb.WorkflowExecutionSignaledEventAttributes) [
 func (t *teller) stepEnded(scheduled int64, failure string) (told []Event) {
 	s := t.steps[scheduled]
 	delete(t.steps, scheduled)
-	if s.kind == activityScript {
+	if s.kind == operation.ActivityRunScript {
 		told = t.lines.rest()
 	}
 	if failure != "" {
@@ -173,7 +173,7 @@ type partial struct {
 
 // add takes a piece and returns the lines that it completes. A piece that was
 // there before is passed over.
-func (a assembly) add(o activities.Output) (lines []Event) {
+func (a assembly) add(o operation.Output) (lines []Event) {
 	id := scriptID{node: o.Node, phase: o.Phase, hop: o.Hop, attempt: o.Attempt}
 	p := a[id]
 	if p == nil {

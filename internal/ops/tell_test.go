@@ -3,13 +3,13 @@ package ops
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"ebb/internal/operation"
 
-	"ebb/activities"
+	"github.com/stretchr/testify/require"
 )
 
-func piece(offset int64, text string) activities.Output {
-	return activities.Output{Node: "w1", Phase: "upgrade", Attempt: 1, Offset: offset, Size: int64(len(text)), Text: text}
+func piece(offset int64, text string) operation.Output {
+	return operation.Output{Node: "w1", Phase: "upgrade", Attempt: 1, Offset: offset, Size: int64(len(text)), Text: text}
 }
 
 func texts(events []Event) (all []string) {

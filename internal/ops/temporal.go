@@ -54,7 +54,6 @@ func (t *Temporal) Start(ctx context.Context, r Request) (Operation, bool, error
 	if err := r.Validate(); err != nil {
 		return Operation{}, false, err
 	}
-	run, input := r.workflow()
 	_, err := t.client.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
 		ID: r.ID, TaskQueue: engine.TaskQueue,
 		// The first one wins, running or over; that it was there is told by the error.
@@ -64,7 +63,7 @@ func (t *Temporal) Start(ctx context.Context, r Request) (Operation, bool, error
 		Memo:                                     map[string]any{memoRequest: r, memoCluster: r.Cluster, memoKind: Word(r.Kind), memoWhat: r.String()},
 		StaticSummary:                            r.String(),
 		StaticDetails:                            fmt.Sprintf("Follow it with `ebb watch %s`, take it back with `ebb cancel %s`.", r.ID, r.ID),
-	}, run, input)
+	}, string(r.Kind), r.input())
 	var exists *serviceerror.WorkflowExecutionAlreadyStarted
 	switch {
 	case errors.As(err, &exists):

@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/client"
 
-	"ebb/internal/drain"
 	"ebb/internal/engine"
-	"ebb/workflows"
+	"ebb/internal/operation"
+	"ebb/internal/version"
 )
 
 func TestWatchUntilTheEnd(t *testing.T) {
@@ -33,7 +33,7 @@ func TestWatchUntilTheEnd(t *testing.T) {
 			require.Equal(t, how, last.Status.Nodes[0].Node)
 			if want == Done {
 				require.JSONEq(t, `{"drained":["ok"]}`, string(last.Result))
-				require.Equal(t, workflows.Drained, last.Status.Nodes[0].Phase)
+				require.Equal(t, operation.PhaseDrained, last.Status.Nodes[0].Phase)
 				return
 			}
 			require.Contains(t, last.Message, "it was ")
@@ -69,9 +69,9 @@ func TestSameIDForSomethingElseIsAnError(t *testing.T) {
 	l.run(drainOf("mine", "hangs"))
 	for _, other := range []Request{
 		drainOf("mine", "ok"),
-		{ID: "mine", Kind: workflows.KindDrain, Cluster: "staging", Nodes: []string{"hangs"}},
-		{ID: "mine", Kind: workflows.KindUpgrade, Cluster: "prod", Target: "1.37.2"},
-		{ID: "mine", Kind: workflows.KindScaleDown, Cluster: "prod", Nodes: []string{"hangs"}},
+		{ID: "mine", Kind: operation.KindDrain, Cluster: "staging", Nodes: []string{"hangs"}},
+		{ID: "mine", Kind: operation.KindUpgrade, Cluster: "prod", Route: version.Route{Target: "1.37.2"}},
+		{ID: "mine", Kind: operation.KindScaleDown, Cluster: "prod", Nodes: []string{"hangs"}},
 	} {
 		_, started, err := l.ops.Start(t.Context(), other)
 		var conflict *ConflictError
@@ -124,7 +124,7 @@ func TestRequestOfAnOperation(t *testing.T) {
 
 	l.worker()
 	_, err = l.client.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "by-hand", TaskQueue: engine.TaskQueue},
-		string(workflows.KindDrain), workflows.DrainInput{Cluster: "prod", Nodes: []string{"hangs"}})
+		string(operation.KindDrain), operation.DrainInput{Cluster: "prod", Nodes: []string{"hangs"}})
 	require.NoError(t, err)
 	r, err = l.ops.Request(t.Context(), "by-hand")
 	require.NoError(t, err)
@@ -146,15 +146,15 @@ func TestNodeOfAnUpgradeSpeaksForItself(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.worker()
-	l.run(Request{ID: "up", Kind: workflows.KindUpgrade, Cluster: "prod", Target: "1.37.2"})
+	l.run(Request{ID: "up", Kind: operation.KindUpgrade, Cluster: "prod", Route: version.Route{Target: "1.37.2"}})
 	seen := l.follow("up", func(op Operation) bool {
 		return op.Live["w1"].Drain != nil && op.Status != nil && op.Status.Nodes[1].Attempt == 2
 	})
 	op := seen[len(seen)-1]
-	require.Equal(t, workflows.Done, op.Status.Nodes[0].Phase)
-	require.Equal(t, workflows.DrainPhase, op.Status.Nodes[1].Phase, "not what the parent says of it")
-	require.Equal(t, &drain.Progress{Node: "w1", Total: 7, Evicted: 3, Gone: 2, Waiting: 5,
-		Blocked: []drain.BlockedPod{{Pod: "default/web-1", Budget: "default/web", Reason: "0 disruptions allowed"}}}, op.Live["w1"].Drain)
+	require.Equal(t, operation.PhaseDone, op.Status.Nodes[0].Phase)
+	require.Equal(t, operation.PhaseDraining, op.Status.Nodes[1].Phase, "not what the parent says of it")
+	require.Equal(t, &operation.DrainProgress{Node: "w1", Total: 7, Evicted: 3, Gone: 2, Waiting: 5,
+		Blocked: []operation.BlockedPod{{Pod: "default/web-1", Budget: "default/web", Reason: "0 disruptions allowed"}}}, op.Live["w1"].Drain)
 
 	list, err := l.ops.List(t.Context(), Filter{})
 	require.NoError(t, err)
@@ -167,9 +167,9 @@ func TestList(t *testing.T) {
 	l.worker()
 	l.run(drainOf("a", "ok"))
 	l.run(drainOf("b", "refused"))
-	staging := Request{ID: "c", Kind: workflows.KindDrain, Cluster: "staging", Nodes: []string{"hangs"}}
+	staging := Request{ID: "c", Kind: operation.KindDrain, Cluster: "staging", Nodes: []string{"hangs"}}
 	l.run(staging)
-	l.run(Request{ID: "d", Kind: workflows.KindUpgrade, Cluster: "prod", Target: "1.37.2"})
+	l.run(Request{ID: "d", Kind: operation.KindUpgrade, Cluster: "prod", Route: version.Route{Target: "1.37.2"}})
 	l.follow("a", nil)
 	l.follow("b", nil)
 
@@ -186,7 +186,7 @@ func TestList(t *testing.T) {
 	require.Eventually(t, func() bool { return len(states(Filter{})) == 4 && states(Filter{})["b"] == Refused }, 10*time.Second, 100*time.Millisecond)
 	require.Equal(t, all, states(Filter{}))
 	require.Equal(t, map[string]State{"c": Running}, states(Filter{Cluster: "staging"}))
-	require.Equal(t, map[string]State{"d": Running}, states(Filter{Kind: workflows.KindUpgrade}))
+	require.Equal(t, map[string]State{"d": Running}, states(Filter{Kind: operation.KindUpgrade}))
 	require.Equal(t, map[string]State{"c": Running, "d": Running}, states(Filter{Open: true}))
 	require.Len(t, states(Filter{Limit: 2}), 2)
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"reflect"
 	"time"
+
+	"ebb/internal/wait"
 )
 
 const (
@@ -51,19 +53,8 @@ func (t *Temporal) Watch(ctx context.Context, id string, changed func(Operation)
 		if !since.IsZero() {
 			pause = awayInterval
 		}
-		if err := wait(ctx, pause); err != nil {
+		if err := wait.Sleep(ctx, pause); err != nil {
 			return err
 		}
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
 }

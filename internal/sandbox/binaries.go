@@ -11,7 +11,7 @@ import (
 // binaries are the programs the sandbox runs, as tools.mk builds them.
 var binaries = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "sandbox-node"}
 
-// findBinaries is the directory of the sandbox's programs: the given one, else
+// findBinaries returns the directory of the sandbox's programs: the given one, else
 // EBB_BIN, else .bin beside the running program, else .bin of the module ebb
 // around the working directory. The error names what is missing.
 func findBinaries(given string) (string, error) {
@@ -24,11 +24,11 @@ func findBinaries(given string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		return dir, complete(dir)
+		return dir, checkPrograms(dir)
 	}
 	var looked []string
 	for _, candidate := range candidates() {
-		if complete(candidate) == nil {
+		if checkPrograms(candidate) == nil {
 			return candidate, nil
 		}
 		looked = append(looked, candidate)
@@ -36,7 +36,7 @@ func findBinaries(given string) (string, error) {
 	if len(looked) == 0 {
 		return "", errors.New("the programs of the sandbox are not found: run `make tools`, or name their directory with EBB_BIN")
 	}
-	return "", complete(looked[len(looked)-1])
+	return "", checkPrograms(looked[len(looked)-1])
 }
 
 func candidates() (dirs []string) {
@@ -56,8 +56,8 @@ func candidates() (dirs []string) {
 	return dirs
 }
 
-// complete is an error that names the programs missing from a directory.
-func complete(dir string) error {
+// checkPrograms returns an error that names the programs missing from a directory.
+func checkPrograms(dir string) error {
 	var missing []string
 	for _, name := range binaries {
 		// #nosec G703 -- whoever sets EBB_BIN may run what is in it

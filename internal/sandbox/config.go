@@ -9,7 +9,7 @@ import (
 	"ebb/internal/config"
 )
 
-// Cluster is what ebb.yaml says of the sandbox: every node's SSH server behind
+// Cluster returns what ebb.yaml says of the sandbox: every node's SSH server behind
 // its own forwarding rule, and the infrastructure command that owns the machines.
 // Waiting times are short, for nothing here takes long.
 func (s *Sandbox) Cluster(name string) config.Cluster {
@@ -28,7 +28,7 @@ func (s *Sandbox) Cluster(name string) config.Cluster {
 			Script: config.ScriptKubeadmApt, ReadyTimeout: config.Duration(time.Minute), SteadyInterval: config.Duration(100 * time.Millisecond),
 		},
 	}
-	for _, node := range s.order {
+	for _, node := range s.nodeNames {
 		c.Addressing.Rules = append(c.Addressing.Rules, config.ForwardingRule{Node: node, Port: s.machines[node].ssh.port})
 	}
 	return c

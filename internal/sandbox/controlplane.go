@@ -18,34 +18,35 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"ebb/internal/sandbox/nodefs"
+	"ebb/internal/sandbox/nodedir"
+	"ebb/internal/wait"
 )
 
 const (
-	loopback    = "127.0.0.1"
-	probePause  = 50 * time.Millisecond // between two looks at a server that starts
-	stopGrace   = time.Second           // of a kube-apiserver that is restarted
-	clientQPS   = 200                   // nobody has to be protected from these clients
-	clientBurst = 400
+	loopback      = "127.0.0.1"
+	probeInterval = 50 * time.Millisecond // between two questions whether a server that starts is ready
+	stopGrace     = time.Second           // of a kube-apiserver that is restarted
+	clientQPS     = 200                   // nobody has to be protected from these clients
+	clientBurst   = 400
 )
 
-//go:embed stages/stages.yaml
-var stages string
+//go:embed kwok/stages.yaml
+var kwokStages string
 
-// controlPlane is etcd, the kube-apiserver, and what works on it.
+// controlPlane is etcd, the kube-apiserver, the controllers, the scheduler and kwok.
 type controlPlane struct {
-	opts     Options
-	launcher *launcher
-	pki      *pki
-	url      string // of the kube-apiserver
-	apiArgs  []string
-	workers  [][]string // programs and arguments of what works on the API server
-	client   *kubernetes.Clientset
+	opts        Options
+	launcher    *launcher
+	pki         *pki
+	url         string // of the kube-apiserver
+	apiArgs     []string
+	controllers [][]string // programs and arguments of the controllers, the scheduler and kwok
+	client      *kubernetes.Clientset
 
 	restart sync.Mutex // one restart or stop at a time
 	mu      sync.Mutex
 	api     *process   // the kube-apiserver that runs, or ran last
-	others  []*process // etcd, then what works on the API server
+	others  []*process // etcd, then the controllers, the scheduler and kwok
 	stopped bool
 }
 
@@ -55,7 +56,8 @@ func (c *controlPlane) path(elem ...string) string {
 
 func (c *controlPlane) bin(name string) string { return filepath.Join(c.opts.BinDir, name) }
 
-func (c *controlPlane) admin() string { return c.path("kubeconfig") }
+// adminKubeconfig returns the path of the administrator's kubeconfig.
+func (c *controlPlane) adminKubeconfig() string { return c.path("kubeconfig") }
 
 // start runs the control plane until the kube-apiserver is ready.
 func (c *controlPlane) start(ctx context.Context) error {
@@ -64,7 +66,7 @@ func (c *controlPlane) start(ctx context.Context) error {
 		return err
 	}
 	c.url = "https://" + net.JoinHostPort(loopback, strconv.Itoa(ports[0]))
-	if err := c.startStore(ports); err != nil {
+	if err := c.startAPIAndEtcd(ports); err != nil {
 		return err
 	}
 	if err := c.makeClient(); err != nil {
@@ -74,11 +76,11 @@ func (c *controlPlane) start(ctx context.Context) error {
 	if err := c.waitAPI(ctx); err != nil {
 		return err
 	}
-	return c.startWorkers()
+	return c.startControllers()
 }
 
-// startStore runs etcd and the kube-apiserver, which waits for it by itself.
-func (c *controlPlane) startStore(ports []int) error {
+// startAPIAndEtcd runs etcd, and the kube-apiserver, which waits for etcd by itself.
+func (c *controlPlane) startAPIAndEtcd(ports []int) error {
 	etcd, err := c.pki.issue("etcd", "etcd")
 	if err != nil {
 		return err
@@ -127,7 +129,7 @@ func (c *controlPlane) startAPI() error {
 	return nil
 }
 
-// processes are all programs of the control plane.
+// processes returns all programs of the control plane, the kube-apiserver first.
 func (c *controlPlane) processes() []*process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,10 +144,10 @@ func (c *controlPlane) makeClient() error {
 	if err != nil {
 		return err
 	}
-	if err := c.pki.kubeconfig(c.admin(), c.url, admin); err != nil {
+	if err := c.pki.kubeconfig(c.adminKubeconfig(), c.url, admin); err != nil {
 		return err
 	}
-	cfg, err := clientcmd.BuildConfigFromFlags("", c.admin())
+	cfg, err := clientcmd.BuildConfigFromFlags("", c.adminKubeconfig())
 	if err != nil {
 		return err
 	}
@@ -154,39 +156,39 @@ func (c *controlPlane) makeClient() error {
 	return err
 }
 
-// startWorkers runs the controllers, the scheduler and the simulated kubelets.
-func (c *controlPlane) startWorkers() error {
-	manager, err := c.identity("kube-controller-manager", "system:kube-controller-manager", "system:masters")
+// startControllers runs the controllers, the scheduler and the simulated kubelets.
+func (c *controlPlane) startControllers() error {
+	manager, err := c.controllerKubeconfig("kube-controller-manager", "system:kube-controller-manager", "system:masters")
 	if err != nil {
 		return err
 	}
-	scheduler, err := c.identity("kube-scheduler", "system:kube-scheduler", "system:masters")
+	scheduler, err := c.controllerKubeconfig("kube-scheduler", "system:kube-scheduler", "system:masters")
 	if err != nil {
 		return err
 	}
-	kubelets, err := c.identity("kwok", "kwok", "system:masters")
+	kubelets, err := c.controllerKubeconfig("kwok", "kwok", "system:masters")
 	if err != nil {
 		return err
 	}
-	behaviour := c.path("stages.yaml")
+	stagesFile := c.path("stages.yaml")
 	text := strings.NewReplacer("POD_READY_MILLISECONDS", strconv.FormatInt(c.opts.PodReadyDelay.Milliseconds(), 10),
-		"POD_DELETE_MILLISECONDS", strconv.FormatInt(c.opts.PodDeleteDelay.Milliseconds(), 10)).Replace(stages)
-	if err := os.WriteFile(behaviour, []byte(text), 0o600); err != nil {
+		"POD_DELETE_MILLISECONDS", strconv.FormatInt(c.opts.PodDeleteDelay.Milliseconds(), 10)).Replace(kwokStages)
+	if err := os.WriteFile(stagesFile, []byte(text), 0o600); err != nil {
 		return err
 	}
-	tuned := []string{"--leader-elect=false", "--secure-port=0", "--kube-api-qps=" + strconv.Itoa(clientQPS), "--kube-api-burst=" + strconv.Itoa(clientBurst)}
-	c.workers = [][]string{
+	common := []string{"--leader-elect=false", "--secure-port=0", "--kube-api-qps=" + strconv.Itoa(clientQPS), "--kube-api-burst=" + strconv.Itoa(clientBurst)}
+	c.controllers = [][]string{
 		append([]string{"kube-controller-manager", "--kubeconfig=" + manager, "--root-ca-file=" + c.pki.ca(), "--node-monitor-period=1s",
-			"--service-account-private-key-file=" + filepath.Join(c.pki.dir, "sa.key")}, tuned...),
-		append([]string{"kube-scheduler", "--kubeconfig=" + scheduler}, tuned...),
-		{"kwok", "--kubeconfig=" + kubelets, "--config=" + behaviour, "--manage-nodes-with-label-selector=" + kubeletLabel + "=running",
+			"--service-account-private-key-file=" + filepath.Join(c.pki.dir, "sa.key")}, common...),
+		append([]string{"kube-scheduler", "--kubeconfig=" + scheduler}, common...),
+		{"kwok", "--kubeconfig=" + kubelets, "--config=" + stagesFile, "--manage-nodes-with-label-selector=" + kubeletLabel + "=running",
 			"--node-ip=" + loopback, "--cidr=10.244.0.0/16", "--node-lease-duration-seconds=40"},
 	}
-	return c.runWorkers()
+	return c.runControllers()
 }
 
-func (c *controlPlane) runWorkers() error {
-	for _, program := range c.workers {
+func (c *controlPlane) runControllers() error {
+	for _, program := range c.controllers {
 		p, err := c.launcher.start(c.bin(program[0]), program[1:]...)
 		if err != nil {
 			return err
@@ -198,8 +200,8 @@ func (c *controlPlane) runWorkers() error {
 	return nil
 }
 
-// restartWorkers gives what works on the API server a fresh look at it.
-func (c *controlPlane) restartWorkers() error {
+// restartControllers ends the controllers, the scheduler and kwok and starts them again.
+func (c *controlPlane) restartControllers() error {
 	c.restart.Lock()
 	defer c.restart.Unlock()
 	if c.stopped {
@@ -214,11 +216,11 @@ func (c *controlPlane) restartWorkers() error {
 	c.mu.Lock()
 	c.others = etcd[:1:1]
 	c.mu.Unlock()
-	return c.runWorkers()
+	return c.runControllers()
 }
 
-// identity writes the kubeconfig of one program.
-func (c *controlPlane) identity(name, user, group string) (string, error) {
+// controllerKubeconfig writes the kubeconfig of one program and returns its path.
+func (c *controlPlane) controllerKubeconfig(name, user, group string) (string, error) {
 	pair, err := c.pki.issue(name, user, group)
 	if err != nil {
 		return "", err
@@ -229,30 +231,27 @@ func (c *controlPlane) identity(name, user, group string) (string, error) {
 
 // waitAPI waits until the kube-apiserver is ready, or fails with the log of what ended.
 func (c *controlPlane) waitAPI(ctx context.Context) error {
-	ticker := time.NewTicker(probePause)
-	defer ticker.Stop()
-	for {
-		body, err := c.client.RESTClient().Get().AbsPath("/readyz").Timeout(2 * time.Second).DoRaw(ctx)
-		if err == nil && string(body) == "ok" {
-			return nil
+	var last error
+	err := wait.Poll(ctx, probeInterval, func() (bool, error) {
+		var body []byte
+		body, last = c.client.RESTClient().Get().AbsPath("/readyz").Timeout(2 * time.Second).DoRaw(ctx)
+		if last == nil && string(body) == "ok" {
+			return true, nil
 		}
-		if ended := c.ended(); ended != nil {
-			return ended
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("the kube-apiserver did not get ready: %w", ctx.Err()), err)
-		case <-ticker.C:
-		}
+		return false, c.ended()
+	})
+	if err != nil && ctx.Err() != nil {
+		return errors.Join(fmt.Errorf("the kube-apiserver did not get ready: %w", err), last)
 	}
+	return err
 }
 
-// ended is an error when a program that should run does not.
+// ended returns an error when a program that should run does not.
 func (c *controlPlane) ended() error {
 	for _, p := range c.processes() {
 		select {
 		case <-p.ended:
-			if !p.wanted.Load() {
+			if !p.stopping.Load() {
 				return p.failure()
 			}
 		default:
@@ -271,11 +270,7 @@ func (c *controlPlane) restartAPI(ctx context.Context, grace, downtime time.Dura
 	}
 	c.processes()[0].stop(grace)
 	ended()
-	select {
-	case <-ctx.Done():
-	case <-time.After(downtime):
-	}
-	// A cancelled restart, too, leaves an API server behind.
+	_ = wait.Sleep(ctx, downtime) // a cancelled restart, too, leaves an API server behind
 	if err := c.startAPI(); err != nil {
 		return err
 	}
@@ -290,11 +285,11 @@ func (c *controlPlane) stop() {
 	for _, p := range c.processes() {
 		p.stop(0)
 	}
-	c.launcher.close()
 }
 
-// nodeCertificates are what a node may act with: its kubelet's, and the administrator's on a control plane.
-func (c *controlPlane) nodeCertificates(node string, controlPlane bool) (kubelet, admin nodefs.KeyPair, err error) {
+// nodeCertificates returns what a node may act with: its kubelet's, and the
+// administrator's on a control plane.
+func (c *controlPlane) nodeCertificates(node string, controlPlane bool) (kubelet, admin nodedir.KeyPair, err error) {
 	if kubelet, err = c.pki.issue("node-"+node, "system:node:"+node, "system:nodes"); err != nil || !controlPlane {
 		return kubelet, admin, err
 	}

@@ -5,9 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,37 +14,38 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"ebb/internal/sandbox/nodefs"
+	"ebb/internal/sandbox/nodedir"
 )
 
-// markerPause is how often the sandbox looks for machines that the
+// destroyedInterval is how often the sandbox looks for machines that the
 // infrastructure command, another process, has destroyed.
-const markerPause = 100 * time.Millisecond
+const destroyedInterval = 100 * time.Millisecond
 
 // Machine is the machine of a node, with what can go wrong on it. What is set
 // here lasts until it is set back.
 type Machine struct {
 	name      string
 	machineID string // as registered
-	info      nodefs.Info
-	dir       nodefs.Dir
+	info      nodedir.Info
+	dir       nodedir.Dir
 	ssh       *sshServer
 	plane     *controlPlane
 
-	mu   sync.Mutex // over the faults file
-	gone bool       // its destruction was seen; Sandbox.markers guards it
+	mu       sync.Mutex // over the faults file
+	tornDown bool       // its destruction was followed up; Sandbox.teardown guards it
 }
 
-// Name is the name of the machine's node.
+// Name returns the name of the machine's node.
 func (m *Machine) Name() string { return m.name }
 
-// MachineID is the one that the node was registered with (32 hex digits).
+// MachineID returns the one that the node was registered with (32 hex digits).
 func (m *Machine) MachineID() string { return m.machineID }
 
-// Home is the directory on this host in which the machine's SSH sessions start.
+// Home returns the directory on this host in which the machine's SSH sessions start.
 func (m *Machine) Home() string { return string(m.dir) }
 
-func (m *Machine) change(edit func(*nodefs.Faults)) error {
+// editFaults changes what goes wrong on the machine.
+func (m *Machine) editFaults(edit func(*nodedir.Faults)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	faults, err := m.dir.Faults()
@@ -61,34 +59,32 @@ func (m *Machine) change(edit func(*nodefs.Faults)) error {
 	return nil
 }
 
-// FailScript makes upgrades on this machine fail: with 75 the package mirror is
-// out of reach, so that the shipped script asks for a retry; any other code is
-// the exit code of kubeadm upgrade.
+// FailScript makes kubeadm upgrade on this machine end with an exit code.
 func (m *Machine) FailScript(exit int) error {
-	return m.change(func(f *nodefs.Faults) { f.Exit = exit })
+	return m.editFaults(func(f *nodedir.Faults) { f.Exit = exit })
 }
 
 // HangScript makes kubeadm upgrade on this machine not end.
-func (m *Machine) HangScript() error { return m.change(func(f *nodefs.Faults) { f.Hang = true }) }
+func (m *Machine) HangScript() error { return m.editFaults(func(f *nodedir.Faults) { f.Hang = true }) }
 
 // SlowScript makes kubeadm upgrade on this machine take that much longer.
 func (m *Machine) SlowScript(by time.Duration) error {
-	return m.change(func(f *nodefs.Faults) { f.Slow = by })
+	return m.editFaults(func(f *nodedir.Faults) { f.Slow = by })
 }
 
 // HealScript takes FailScript, HangScript and SlowScript back; what hangs goes on.
 func (m *Machine) HealScript() error {
-	return m.change(func(f *nodefs.Faults) { f.Exit, f.Hang, f.Slow = 0, false, 0 })
+	return m.editFaults(func(f *nodedir.Faults) { f.Exit, f.Hang, f.Slow = 0, false, 0 })
 }
 
 // SetDiskFull makes df on this machine report next to no space, or plenty.
 func (m *Machine) SetDiskFull(full bool) error {
-	return m.change(func(f *nodefs.Faults) { f.DiskFull = full })
+	return m.editFaults(func(f *nodedir.Faults) { f.DiskFull = full })
 }
 
 // SetSudoPassword makes sudo on this machine ask for a password, or not.
 func (m *Machine) SetSudoPassword(asks bool) error {
-	return m.change(func(f *nodefs.Faults) { f.SudoPassword = asks })
+	return m.editFaults(func(f *nodedir.Faults) { f.SudoPassword = asks })
 }
 
 // SetMachineID changes /etc/machine-id; the cluster keeps what was registered.
@@ -132,11 +128,11 @@ func (m *Machine) SetReachable(reachable bool) error {
 func (m *Machine) SetPower(ctx context.Context, on bool) error {
 	var err error
 	if on {
-		err = errors.Join(nodefs.Unmark(m.dir.Stopped()), m.ssh.open(ctx))
+		err = errors.Join(nodedir.Unmark(m.dir.Stopped()), m.ssh.open(ctx))
 	} else {
-		err = nodefs.Mark(m.dir.Stopped())
+		err = nodedir.Mark(m.dir.Stopped())
 		m.ssh.close()
-		killUnder(m.dir.Bin())
+		killProcessesOf(m.dir.Bin())
 	}
 	if err == nil {
 		err = m.setKubelet(ctx, on)
@@ -175,51 +171,31 @@ func (m *Machine) patchNode(ctx context.Context, patch any, subresources ...stri
 	return err
 }
 
-// Commands are the commands that ran on the machine, oldest first, such as
+// Commands returns the commands that ran on the machine, oldest first, such as
 // "kubeadm upgrade apply v1.37.2 -y"; those that only read little things
 // (sudo, cat, df, dpkg-query) are not listed.
 func (m *Machine) Commands() []string {
-	data, err := os.ReadFile(m.dir.Journal())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	commands, err := m.dir.Commands()
+	if err != nil {
 		m.ssh.log.Error("sandbox: the journal of a machine cannot be read", zap.Error(err))
-	}
-	var commands []string
-	for line := range strings.Lines(string(data)) {
-		if _, command, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
-			commands = append(commands, command)
-		}
 	}
 	return commands
 }
 
-// Destroyed says whether the infrastructure has destroyed the machine.
-func (m *Machine) Destroyed() bool { return nodefs.Marked(m.dir.Destroyed()) }
+// Destroyed reports whether the infrastructure has destroyed the machine.
+func (m *Machine) Destroyed() bool { return nodedir.Marked(m.dir.Destroyed()) }
 
-// watchMachines takes destroyed machines off the net.
-func (s *Sandbox) watchMachines() {
-	ticker := time.NewTicker(markerPause)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-s.quit:
-			return
-		case <-ticker.C:
-			s.bury()
-		}
-	}
-}
-
-// bury does what the destruction of machines leads to, once for each.
-func (s *Sandbox) bury() {
-	s.markers.Lock()
-	defer s.markers.Unlock()
+// tearDownDestroyed takes machines that were destroyed off the net, once for each.
+func (s *Sandbox) tearDownDestroyed() {
+	s.teardown.Lock()
+	defer s.teardown.Unlock()
 	for _, m := range s.machines {
-		if m.gone || !m.Destroyed() {
+		if m.tornDown || !m.Destroyed() {
 			continue
 		}
-		m.gone = true
+		m.tornDown = true
 		m.ssh.close()
-		killUnder(m.dir.Bin())
+		killProcessesOf(m.dir.Bin())
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		if err := m.setKubelet(ctx, false); err != nil {
 			s.opts.Log.Warn("sandbox: kubelet of a destroyed machine", zap.String("node", m.name), zap.Error(err))

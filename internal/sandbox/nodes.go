@@ -15,7 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"ebb/internal/sandbox/nodefs"
+	"ebb/internal/sandbox/nodedir"
+	"ebb/internal/sandbox/nodetools"
 )
 
 const (
@@ -32,62 +33,69 @@ func (s *Sandbox) addMachines(ctx context.Context) error {
 		return err
 	}
 	for i := range s.opts.ControlPlanes {
-		s.order = append(s.order, fmt.Sprintf("cp%d", i+1))
+		s.nodeNames = append(s.nodeNames, fmt.Sprintf("cp%d", i+1))
 	}
 	for i := range s.opts.Workers {
-		s.order = append(s.order, fmt.Sprintf("w%d", i+1))
+		s.nodeNames = append(s.nodeNames, fmt.Sprintf("w%d", i+1))
 	}
-	ports, err := freePorts(ctx, len(s.order))
+	ports, err := freePorts(ctx, len(s.nodeNames))
 	if err != nil {
 		return err
 	}
-	var known strings.Builder
-	for i, name := range s.order {
-		m, err := s.addMachine(ctx, name, ports[i], i < s.opts.ControlPlanes, user)
-		if err != nil {
+	for i, name := range s.nodeNames {
+		if err := s.addMachine(ctx, name, ports[i], i < s.opts.ControlPlanes, user); err != nil {
 			return fmt.Errorf("make node %s: %w", name, err)
 		}
-		known.WriteString(m.ssh.knownHost())
 	}
-	if err := os.WriteFile(s.knownHosts(), []byte(known.String()), 0o600); err != nil {
+	if err := s.TrustHostKeys(); err != nil {
 		return err
 	}
-	s.opts.Log.Info("sandbox: nodes and their SSH servers are made", zap.Strings("nodes", s.order))
+	s.opts.Log.Info("sandbox: nodes and their SSH servers are made", zap.Strings("nodes", s.nodeNames))
+	return nil
+}
+
+// TrustHostKeys writes the host keys that the machines have now into the
+// known_hosts file: what an operator does after RotateHostKey.
+func (s *Sandbox) TrustHostKeys() error {
+	var known strings.Builder
+	for _, name := range s.nodeNames {
+		known.WriteString(s.machines[name].ssh.knownHost())
+	}
+	if err := os.WriteFile(s.knownHosts(), []byte(known.String()), 0o600); err != nil {
+		return fmt.Errorf("trust the host keys of the sandbox: %w", err)
+	}
 	return nil
 }
 
 func (s *Sandbox) knownHosts() string { return filepath.Join(s.opts.Dir, "ssh", "known_hosts") }
 
-func (s *Sandbox) addMachine(ctx context.Context, name string, port int, controlPlane bool, user ssh.PublicKey) (*Machine, error) {
-	info, err := s.makeHome(name, controlPlane)
+func (s *Sandbox) addMachine(ctx context.Context, name string, port int, controlPlane bool, user ssh.PublicKey) error {
+	info, err := s.makeNodeDir(name, controlPlane)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	m := &Machine{name: name, machineID: info.MachineID, info: info, dir: nodefs.Of(s.opts.Dir, name), plane: s.plane}
+	m := &Machine{name: name, machineID: info.MachineID, info: info, dir: nodedir.Of(s.opts.Dir, name), plane: s.plane}
 	m.ssh = &sshServer{port: port, user: user, dir: m.dir, log: s.opts.Log.With(zap.String("node", name))}
-	m.ssh.tap = func() { s.taps.commandEnded(name) }
+	m.ssh.commandEnded = func() { s.hooks.commandEnded(name) }
 	if err := m.ssh.newHostKey(); err != nil {
-		return nil, err
+		return err
 	}
 	s.machines[name] = m
 	if err := m.ssh.open(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	_, err = s.Client().CoreV1().Nodes().Create(ctx, nodeObject(info, s.opts.Version), meta.CreateOptions{})
-	return m, err
+	return err
 }
 
-// makeHome makes the directory of a node with everything the stand-ins need.
-func (s *Sandbox) makeHome(name string, controlPlane bool) (nodefs.Info, error) {
-	dir := nodefs.Of(s.opts.Dir, name)
-	if err := os.MkdirAll(dir.Bin(), 0o700); err != nil {
-		return nodefs.Info{}, err
-	}
+// makeNodeDir makes the directory of a node with everything that its programs need.
+func (s *Sandbox) makeNodeDir(name string, controlPlane bool) (nodedir.Info, error) {
+	dir := nodedir.Of(s.opts.Dir, name)
 	var id [16]byte
 	if _, err := rand.Read(id[:]); err != nil {
-		return nodefs.Info{}, err
+		return nodedir.Info{}, err
 	}
-	info := nodefs.Info{
+	info := nodedir.Info{
 		Name: name, Sandbox: s.opts.Dir, ControlPlane: controlPlane, MachineID: hex.EncodeToString(id[:]),
 		API: s.plane.url, CA: s.plane.pki.ca(), ScriptDelay: s.opts.ScriptDelay,
 	}
@@ -95,24 +103,12 @@ func (s *Sandbox) makeHome(name string, controlPlane bool) (nodefs.Info, error) 
 	if info.Kubelet, info.Admin, err = s.plane.nodeCertificates(name, controlPlane); err != nil {
 		return info, err
 	}
-	for _, tool := range nodefs.Tools {
-		if err := os.Symlink(filepath.Join(s.opts.BinDir, "sandbox-node"), filepath.Join(dir.Bin(), tool)); err != nil {
-			return info, err
-		}
-	}
-	for _, err := range []error{
-		dir.WriteInfo(info), dir.WriteFaults(nodefs.Faults{}), dir.WriteMachineID(info.MachineID), dir.InitPackages(s.opts.Version),
-	} {
-		if err != nil {
-			return info, err
-		}
-	}
-	return info, nil
+	return info, dir.Create(info, s.opts.Version, filepath.Join(s.opts.BinDir, "sandbox-node"), nodetools.Names())
 }
 
-// nodeObject is what a kubelet that joined with kubeadm registers.
-func nodeObject(info nodefs.Info, version string) *core.Node {
-	room := core.ResourceList{
+// nodeObject returns what a kubelet that joined with kubeadm registers.
+func nodeObject(info nodedir.Info, version string) *core.Node {
+	capacity := core.ResourceList{
 		core.ResourceCPU: resource.MustParse("8"), core.ResourceMemory: resource.MustParse("32Gi"), core.ResourcePods: resource.MustParse("110"),
 		core.ResourceEphemeralStorage: resource.MustParse("40Gi"),
 	}
@@ -122,7 +118,7 @@ func nodeObject(info nodefs.Info, version string) *core.Node {
 		}},
 		Spec: core.NodeSpec{ProviderID: "sandbox://" + info.Name},
 		Status: core.NodeStatus{
-			Capacity: room, Allocatable: room,
+			Capacity: capacity, Allocatable: capacity,
 			Addresses:  []core.NodeAddress{{Type: core.NodeInternalIP, Address: loopback}, {Type: core.NodeHostName, Address: info.Name}},
 			Conditions: []core.NodeCondition{{Type: core.NodeReady, Status: core.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status", LastHeartbeatTime: meta.Now(), LastTransitionTime: meta.Now()}},
 			NodeInfo: core.NodeSystemInfo{

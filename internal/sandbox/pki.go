@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"ebb/internal/sandbox/nodefs"
+	"ebb/internal/sandbox/nodedir"
 )
 
 // certLife is far more than any sandbox lives.
@@ -53,7 +53,7 @@ func newPKI(dir string) (*pki, error) {
 	return p, writePEM(p.ca(), "CERTIFICATE", der)
 }
 
-// ca is the file of the authority's certificate.
+// ca returns the file of the authority's certificate.
 func (p *pki) ca() string { return filepath.Join(p.dir, "ca.crt") }
 
 func (p *pki) template(subject pkix.Name) *x509.Certificate {
@@ -67,8 +67,8 @@ func (p *pki) template(subject pkix.Name) *x509.Certificate {
 }
 
 // issue makes a certificate for servers on loopback and for clients: user in the groups.
-func (p *pki) issue(file, user string, groups ...string) (nodefs.KeyPair, error) {
-	pair := nodefs.KeyPair{Cert: filepath.Join(p.dir, file+".crt"), Key: filepath.Join(p.dir, file+".key")}
+func (p *pki) issue(file, user string, groups ...string) (nodedir.KeyPair, error) {
+	pair := nodedir.KeyPair{Cert: filepath.Join(p.dir, file+".crt"), Key: filepath.Join(p.dir, file+".key")}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return pair, err
@@ -109,7 +109,7 @@ func writePEM(path, kind string, der []byte) error {
 }
 
 // kubeconfig writes a kubeconfig that holds the certificates themselves, mode 0600.
-func (p *pki) kubeconfig(path, server string, pair nodefs.KeyPair) error {
+func (p *pki) kubeconfig(path, server string, pair nodedir.KeyPair) error {
 	const name = "sandbox"
 	cluster, user := clientapi.NewCluster(), clientapi.NewAuthInfo()
 	cluster.Server = server

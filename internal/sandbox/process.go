@@ -1,56 +1,39 @@
 package sandbox
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"go.uber.org/zap"
+
+	"ebb/internal/sandbox/child"
+	"ebb/internal/tail"
 )
 
-// launcher starts processes that die with this one. The kernel ties that to the
-// thread that started them, so one locked thread starts them all.
+// launcher starts the programs of a sandbox.
 type launcher struct {
-	dir   string // working and home directory
-	logs  string
-	log   *zap.Logger
-	tasks chan func()
+	dir string // of the sandbox: working and home directory
+	log *zap.Logger
 }
-
-func newLauncher(dir string, log *zap.Logger) *launcher {
-	l := &launcher{dir: dir, logs: filepath.Join(dir, "logs"), log: log, tasks: make(chan func())}
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		for task := range l.tasks {
-			task()
-		}
-	}()
-	return l
-}
-
-// close lets the thread go; the processes must have ended.
-func (l *launcher) close() { close(l.tasks) }
 
 // process is one program of the control plane.
 type process struct {
-	name    string
-	logFile string
-	cmd     *exec.Cmd
-	ended   chan struct{} // closed when it has ended
-	wanted  atomic.Bool   // its end is wanted
+	name     string
+	logFile  string
+	cmd      *exec.Cmd
+	ended    chan struct{} // closed when it has ended
+	stopping atomic.Bool   // it was told to end
 }
 
 // start runs a program; its output is appended to logs/<name>.log.
 func (l *launcher) start(path string, args ...string) (*process, error) {
 	p := &process{name: filepath.Base(path), ended: make(chan struct{})}
-	p.logFile = filepath.Join(l.logs, p.name+".log")
+	p.logFile = filepath.Join(l.dir, "logs", p.name+".log")
 	out, err := os.OpenFile(p.logFile, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -60,10 +43,7 @@ func (l *launcher) start(path string, args ...string) (*process, error) {
 	p.cmd = exec.Command(path, args...)
 	p.cmd.Dir, p.cmd.Env = l.dir, []string{"HOME=" + l.dir, "PATH=" + os.Getenv("PATH")}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	p.cmd.SysProcAttr = dieWithParent()
-	started := make(chan error)
-	l.tasks <- func() { started <- p.cmd.Start() }
-	err = <-started
+	err = child.Start(p.cmd)
 	if closeErr := out.Close(); err == nil {
 		err = closeErr
 	}
@@ -72,7 +52,7 @@ func (l *launcher) start(path string, args ...string) (*process, error) {
 	}
 	go func() {
 		waitErr := p.cmd.Wait()
-		if !p.wanted.Load() {
+		if !p.stopping.Load() {
 			l.log.Error("a program of the sandbox has ended by itself", zap.String("program", p.name), zap.Error(waitErr), zap.String("log", p.logFile))
 		}
 		close(p.ended)
@@ -82,7 +62,7 @@ func (l *launcher) start(path string, args ...string) (*process, error) {
 
 // stop ends the process: SIGTERM, and SIGKILL after the grace; a grace of 0 kills at once.
 func (p *process) stop(grace time.Duration) {
-	p.wanted.Store(true)
+	p.stopping.Store(true)
 	if grace > 0 && p.cmd.Process.Signal(syscall.SIGTERM) == nil {
 		select {
 		case <-p.ended:
@@ -101,7 +81,5 @@ func (p *process) failure() error {
 	if err != nil {
 		return fmt.Errorf("%s has ended (%s), and its log cannot be read: %w", p.name, p.cmd.ProcessState, err)
 	}
-	all := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
-	return fmt.Errorf("%s has ended (%s); the end of %s:\n%s", p.name, p.cmd.ProcessState, p.logFile,
-		bytes.Join(all[max(0, len(all)-lines):], []byte("\n")))
+	return fmt.Errorf("%s has ended (%s); the end of %s:\n%s", p.name, p.cmd.ProcessState, p.logFile, tail.Lines(string(data), lines))
 }

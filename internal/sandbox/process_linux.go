@@ -8,15 +8,10 @@ import (
 	"syscall"
 )
 
-// dieWithParent has the kernel kill a child when the thread that started it ends.
-// A group of its own keeps the terminal's Ctrl-C, which is for the parent, from it.
-func dieWithParent() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-}
-
-// killUnder kills every process that has the directory in its environment (PATH): what was
-// started on a node, detached or not. Errors mean that it has ended meanwhile.
-func killUnder(bin string) {
+// killProcessesOf kills every process that has a node's bin folder in its environment
+// (PATH): what was started on the node, detached or not. Errors mean that it has ended
+// meanwhile.
+func killProcessesOf(bin string) {
 	environments, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
 		return

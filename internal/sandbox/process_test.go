@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 }
 
 func parent(dir string) {
-	p, err := newLauncher(dir, zap.NewNop()).start("/bin/sleep", "300")
+	p, err := (&launcher{dir: dir, log: zap.NewNop()}).start("/bin/sleep", "300")
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -36,7 +36,7 @@ func parent(dir string) {
 	<-p.ended
 }
 
-// alive says whether a process runs; one that has ended and was not waited for does not.
+// alive reports whether a process runs; one that has ended and was not waited for does not.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

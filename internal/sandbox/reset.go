@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"ebb/internal/sandbox/nodefs"
+	"ebb/internal/sandbox/nodedir"
 )
 
 // Reset puts the machines and their nodes back to what Start made: machines that
@@ -18,14 +18,14 @@ import (
 // first version and an empty journal. What else is in the cluster stays, pods
 // included. It takes about a second, where a new sandbox takes four.
 func (s *Sandbox) Reset(ctx context.Context) error {
-	s.markers.Lock()
-	defer s.markers.Unlock()
-	for _, name := range s.order {
+	s.teardown.Lock()
+	defer s.teardown.Unlock()
+	for _, name := range s.nodeNames {
 		if err := s.resetMachine(ctx, s.machines[name]); err != nil {
 			return fmt.Errorf("reset machine %s: %w", name, err)
 		}
 	}
-	for _, name := range s.order {
+	for _, name := range s.nodeNames {
 		if err := s.resetNode(ctx, s.machines[name].info); err != nil {
 			return fmt.Errorf("reset node %s: %w", name, err)
 		}
@@ -37,11 +37,10 @@ func (s *Sandbox) Reset(ctx context.Context) error {
 }
 
 func (s *Sandbox) resetMachine(ctx context.Context, m *Machine) error {
-	killUnder(m.dir.Bin())
-	m.gone = false
+	killProcessesOf(m.dir.Bin())
+	m.tornDown = false
 	for _, err := range []error{
-		nodefs.Unmark(m.dir.Destroyed()), nodefs.Unmark(m.dir.Stopped()), emptyHome(m.dir),
-		m.dir.WriteFaults(nodefs.Faults{}), m.dir.WriteMachineID(m.machineID), m.dir.InitPackages(s.opts.Version),
+		nodedir.Unmark(m.dir.Destroyed()), nodedir.Unmark(m.dir.Stopped()), emptyHome(m.dir), m.dir.Restore(m.machineID, s.opts.Version),
 	} {
 		if err != nil {
 			return err
@@ -53,7 +52,7 @@ func (s *Sandbox) resetMachine(ctx context.Context, m *Machine) error {
 
 // emptyHome removes what was left in a node's login directory, in its journal
 // and in apt's cache.
-func emptyHome(d nodefs.Dir) error {
+func emptyHome(d nodedir.Dir) error {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {
 		return err
@@ -64,13 +63,13 @@ func emptyHome(d nodefs.Dir) error {
 			errs = append(errs, os.RemoveAll(path))
 		}
 	}
-	return errors.Join(append(errs, os.RemoveAll(d.Archives()), nodefs.Unmark(d.Journal()))...)
+	return errors.Join(append(errs, os.RemoveAll(d.Archives()), nodedir.Unmark(d.Journal()))...)
 }
 
 // resetNode makes the node when it is not in the cluster, else writes over it.
-func (s *Sandbox) resetNode(ctx context.Context, info nodefs.Info) error {
+func (s *Sandbox) resetNode(ctx context.Context, info nodedir.Info) error {
 	nodes := s.Client().CoreV1().Nodes()
-	return untilNoConflict(ctx, func() error {
+	return retryOnConflict(ctx, func() error {
 		fresh := nodeObject(info, s.opts.Version)
 		node, err := nodes.Get(ctx, info.Name, meta.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -93,7 +92,7 @@ func (s *Sandbox) resetNode(ctx context.Context, info nodefs.Info) error {
 
 func (s *Sandbox) resetVersion(ctx context.Context) error {
 	maps := s.Client().CoreV1().ConfigMaps(meta.NamespaceSystem)
-	return untilNoConflict(ctx, func() error {
+	return retryOnConflict(ctx, func() error {
 		m, err := maps.Get(ctx, kubeadmConfigName, meta.GetOptions{})
 		if err != nil {
 			return err
@@ -104,8 +103,8 @@ func (s *Sandbox) resetVersion(ctx context.Context) error {
 	})
 }
 
-// untilNoConflict repeats a read and write until nobody else has written between them.
-func untilNoConflict(ctx context.Context, change func() error) error {
+// retryOnConflict repeats a read and write until nobody else has written in between.
+func retryOnConflict(ctx context.Context, change func() error) error {
 	for {
 		if err := change(); !apierrors.IsConflict(err) || ctx.Err() != nil {
 			return err
@@ -115,8 +114,8 @@ func untilNoConflict(ctx context.Context, change func() error) error {
 
 // awaitNodes waits until every node is Ready and schedulable.
 func (s *Sandbox) awaitNodes(ctx context.Context) error {
-	for _, name := range s.order {
-		if err := waitFor(ctx, s.plane.ended, s.Client().CoreV1().Nodes(), name, settled); err != nil {
+	for _, name := range s.nodeNames {
+		if err := waitFor(ctx, s.plane.ended, s.Client().CoreV1().Nodes(), name, readyAndUntainted); err != nil {
 			return fmt.Errorf("wait for node %s: %w", name, err)
 		}
 	}

@@ -1,7 +1,7 @@
 // Package sandbox runs a real Kubernetes control plane on this host without
 // root: etcd, kube-apiserver, controllers and scheduler as child processes,
-// simulated kubelets (kwok), and an SSH server per node with stand-ins for
-// kubeadm, apt-get and the like. It is what the demo and the end to end tests
+// simulated kubelets (kwok), and an SSH server per node with fakes of kubeadm,
+// apt-get and the like (nodetools). It is what the demo and the end to end tests
 // work on; nothing else may know of it.
 package sandbox
 
@@ -19,12 +19,15 @@ import (
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"ebb/internal/cluster"
+	"ebb/internal/wait"
 )
 
 // startTimeout bounds a start; it takes about 4 seconds on two idle cores.
 const startTimeout = 2 * time.Minute
 
-// Options says how a sandbox is to be.
+// Options of a sandbox.
 type Options struct {
 	Dir            string        // holds everything; must be empty or missing
 	BinDir         string        // programs of the sandbox; empty = EBB_BIN, else .bin found by itself
@@ -37,6 +40,7 @@ type Options struct {
 	Log            *zap.Logger   // nil = silent
 }
 
+// complete sets defaults, makes the directories and finds the programs.
 func (o *Options) complete() error {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -68,24 +72,23 @@ func (o *Options) complete() error {
 
 // Sandbox is a running cluster with its machines.
 type Sandbox struct {
-	opts     Options
-	plane    *controlPlane
-	lock     *os.File // held while this process runs: see the stand-ins
-	machines map[string]*Machine
-	order    []string // names: control planes, then workers
-	sshKey   string   // private key file of the only SSH user
-	stopped  sync.Once
-	quit     chan struct{}
-	watching sync.WaitGroup
-	markers  sync.Mutex // over what becomes of machines: one destruction or reset at a time
-	taps     taps
+	opts      Options
+	plane     *controlPlane
+	lock      *os.File // held while this process runs, which the nodes' programs ask
+	machines  map[string]*Machine
+	nodeNames []string // control planes, then workers
+	sshKey    string   // private key file of the only SSH user
+	stopped   sync.Once
+	unwatch   func()     // ends the watch for destroyed machines
+	teardown  sync.Mutex // one teardown of machines, or reset, at a time
+	hooks     hooks
 }
 
 // Start makes a cluster in an empty directory and waits until its nodes are
 // Ready and pods can be made. On an error nothing is left running.
 func Start(ctx context.Context, opts Options) (_ *Sandbox, err error) {
 	began := time.Now()
-	if err := vacant(opts.Dir); err != nil {
+	if err := requireEmpty(opts.Dir); err != nil {
 		return nil, err
 	}
 	if err := opts.complete(); err != nil {
@@ -93,13 +96,13 @@ func Start(ctx context.Context, opts Options) (_ *Sandbox, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	s := &Sandbox{opts: opts, machines: map[string]*Machine{}, quit: make(chan struct{})}
+	s := &Sandbox{opts: opts, machines: map[string]*Machine{}, unwatch: func() {}}
 	defer func() {
 		if err != nil {
 			s.Stop()
 		}
 	}()
-	for _, step := range []func(context.Context) error{s.holdLock, s.startPlane, s.addMachines, s.addSystem, s.settle} {
+	for _, step := range []func(context.Context) error{s.holdLock, s.startPlane, s.addMachines, s.addSystem, s.awaitReady} {
 		if err := step(ctx); err != nil {
 			if s.plane != nil {
 				if ended := s.plane.ended(); ended != nil {
@@ -113,8 +116,9 @@ func Start(ctx context.Context, opts Options) (_ *Sandbox, err error) {
 	return s, nil
 }
 
-// vacant refuses a directory that holds something: an earlier sandbox is not continued.
-func vacant(dir string) error {
+// requireEmpty returns an error when a directory holds something: an earlier sandbox
+// is not continued.
+func requireEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("start sandbox: %w", err)
@@ -137,12 +141,12 @@ func (s *Sandbox) startPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.plane = &controlPlane{opts: s.opts, launcher: newLauncher(s.opts.Dir, s.opts.Log), pki: authority}
+	s.plane = &controlPlane{opts: s.opts, launcher: &launcher{dir: s.opts.Dir, log: s.opts.Log}, pki: authority}
 	return s.plane.start(ctx)
 }
 
-// settle waits until every node is Ready and schedulable and pods can be made.
-func (s *Sandbox) settle(ctx context.Context) error {
+// awaitReady waits until every node is Ready and schedulable and pods can be made.
+func (s *Sandbox) awaitReady(ctx context.Context) error {
 	client := s.Client()
 	for _, namespace := range []string{"default", "kube-system"} {
 		// The controllers make it; pods are refused before.
@@ -154,35 +158,26 @@ func (s *Sandbox) settle(ctx context.Context) error {
 	if err := s.awaitNodes(ctx); err != nil {
 		return err
 	}
-	s.watching.Go(s.watchMachines)
+	s.unwatch = wait.Every(destroyedInterval, s.tearDownDestroyed)
 	return nil
 }
 
-func settled(n *core.Node) bool {
+// readyAndUntainted reports whether a node is Ready and pods can be scheduled to it.
+func readyAndUntainted(n *core.Node) bool {
 	for _, taint := range n.Spec.Taints {
 		if taint.Key == core.TaintNodeNotReady {
 			return false
 		}
 	}
-	return ready(n)
-}
-
-func ready(n *core.Node) bool {
-	for _, c := range n.Status.Conditions {
-		if c.Type == core.NodeReady {
-			return c.Status == core.ConditionTrue
-		}
-	}
-	return false
+	return cluster.NodeReady(n)
 }
 
 // Stop ends everything the sandbox runs, also what runs on its nodes; the
 // directory stays. It may be called more than once.
 func (s *Sandbox) Stop() {
 	s.stopped.Do(func() {
-		close(s.quit)
-		s.watching.Wait()
-		s.taps.close()
+		s.unwatch()
+		s.hooks.close()
 		for _, m := range s.machines {
 			m.ssh.close()
 		}
@@ -190,7 +185,7 @@ func (s *Sandbox) Stop() {
 			s.plane.stop()
 		}
 		for _, m := range s.machines {
-			killUnder(m.dir.Bin())
+			killProcessesOf(m.dir.Bin())
 		}
 		if s.lock != nil {
 			if err := s.lock.Close(); err != nil {
@@ -200,19 +195,19 @@ func (s *Sandbox) Stop() {
 	})
 }
 
-// Client talks to the kube-apiserver as its administrator.
+// Client returns a client of the kube-apiserver, with the rights of its administrator.
 func (s *Sandbox) Client() kubernetes.Interface { return s.plane.client }
 
-// Kubeconfig is the path of the administrator's kubeconfig (mode 0600).
-func (s *Sandbox) Kubeconfig() string { return s.plane.admin() }
+// Kubeconfig returns the path of the administrator's kubeconfig (mode 0600).
+func (s *Sandbox) Kubeconfig() string { return s.plane.adminKubeconfig() }
 
-// Dir is the directory that holds everything, logs included.
+// Dir returns the directory that holds everything, logs included.
 func (s *Sandbox) Dir() string { return s.opts.Dir }
 
-// Machine is the machine of a node; nil for a name the sandbox never had.
+// Machine returns the machine of a node; nil for a name the sandbox never had.
 func (s *Sandbox) Machine(node string) *Machine { return s.machines[node] }
 
-// Nodes are the Node objects that are in the cluster now, sorted by name.
+// Nodes returns the Node objects that are in the cluster now, sorted by name.
 func (s *Sandbox) Nodes(ctx context.Context) ([]core.Node, error) {
 	list, err := s.Client().CoreV1().Nodes().List(ctx, meta.ListOptions{})
 	if err != nil {
@@ -244,7 +239,7 @@ func (s *Sandbox) KillAPIServer(ctx context.Context, downtime time.Duration, kil
 // have them see everything at once: their own watches come back with pauses that
 // grow to half a minute.
 func (s *Sandbox) RestartControllers() error {
-	if err := s.plane.restartWorkers(); err != nil {
+	if err := s.plane.restartControllers(); err != nil {
 		return fmt.Errorf("restart the controllers of the sandbox: %w", err)
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/crypto/ssh"
 
-	"ebb/internal/sandbox/nodefs"
+	"ebb/internal/sandbox/nodedir"
 )
 
 // signals are those that RFC 4254 names and a client may send.
@@ -22,7 +22,7 @@ var signals = map[string]syscall.Signal{
 // with sshd without a terminal, a command whose client goes away loses its pipes
 // and is not killed.
 type session struct {
-	dir     nodefs.Dir
+	dir     nodedir.Dir
 	log     *zap.Logger
 	channel ssh.Channel
 	ended   func() // called when the command has ended, before the client is told

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
 
-	"ebb/internal/sandbox/nodefs"
+	"ebb/internal/sandbox/nodedir"
 )
 
 // sshUser is the only user of the nodes.
@@ -42,11 +42,11 @@ func (s *Sandbox) makeSSHKey() (ssh.PublicKey, error) {
 
 // sshServer is the SSH server of one node, on its own loopback port.
 type sshServer struct {
-	port int
-	user ssh.PublicKey
-	dir  nodefs.Dir
-	log  *zap.Logger
-	tap  func() // called at the end of each command
+	port         int
+	user         ssh.PublicKey // key of the only user that is let in
+	dir          nodedir.Dir
+	log          *zap.Logger
+	commandEnded func() // called before the client is told
 
 	mu       sync.Mutex
 	hostKey  ssh.Signer
@@ -69,7 +69,7 @@ func (s *sshServer) newHostKey() error {
 	return nil
 }
 
-// knownHost is the server's line in an OpenSSH known_hosts file.
+// knownHost returns the server's line in an OpenSSH known_hosts file.
 func (s *sshServer) knownHost() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +125,7 @@ func (s *sshServer) accept(l net.Listener) {
 			return
 		}
 		s.mu.Lock()
-		ours := s.listener == l && !nodefs.Marked(s.dir.Destroyed())
+		ours := s.listener == l && !nodedir.Marked(s.dir.Destroyed())
 		if ours {
 			s.conns[conn] = true
 		}
@@ -174,6 +174,6 @@ func (s *sshServer) serve(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		go (&session{dir: s.dir, log: s.log, channel: channel, ended: s.tap}).serve(requests)
+		go (&session{dir: s.dir, log: s.log, channel: channel, ended: s.commandEnded}).serve(requests)
 	}
 }

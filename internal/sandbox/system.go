@@ -24,10 +24,10 @@ func (s *Sandbox) addSystem(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make %s: %w", kubeadmConfigName, err)
 	}
-	if err := s.letNodesRead(ctx); err != nil {
+	if err := s.grantNodesRead(ctx); err != nil {
 		return fmt.Errorf("let the nodes read %s: %w", kubeadmConfigName, err)
 	}
-	for _, name := range s.order[:s.opts.ControlPlanes] {
+	for _, name := range s.nodeNames[:s.opts.ControlPlanes] {
 		if err := s.addStaticPods(ctx, name); err != nil {
 			return fmt.Errorf("make the static pods of %s: %w", name, err)
 		}
@@ -51,8 +51,8 @@ networking:
 `, version)}
 }
 
-// letNodesRead is the role that kubeadm gives to joining nodes.
-func (s *Sandbox) letNodesRead(ctx context.Context) error {
+// grantNodesRead makes the role that kubeadm gives to joining nodes.
+func (s *Sandbox) grantNodesRead(ctx context.Context) error {
 	const name, namespace = "kubeadm:nodes-kubeadm-config", meta.NamespaceSystem
 	api := s.Client().RbacV1()
 	_, err := api.Roles(namespace).Create(ctx, &rbac.Role{

@@ -12,23 +12,25 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"ebb/internal/wait"
 )
 
 // watchPause is the time between two watches when the API server does not answer.
 const watchPause = 200 * time.Millisecond
 
-// objects are the two calls that a wait for one object needs.
-type objects[T any] interface {
+// getWatcher is the part of a client that a wait for one object needs.
+type getWatcher[T any] interface {
 	Get(ctx context.Context, name string, opts meta.GetOptions) (T, error)
 	Watch(ctx context.Context, opts meta.ListOptions) (watch.Interface, error)
 }
 
-// waitFor watches one object until it is as wanted. A broken watch is made
-// again; what ended reports as lost is the end of it.
-func waitFor[T runtime.Object](ctx context.Context, ended func() error, api objects[T], name string, good func(T) bool) error {
+// waitFor watches one object until the condition holds. A broken watch is made
+// again; an error of ended, which says that a program of the sandbox is gone, ends it.
+func waitFor[T runtime.Object](ctx context.Context, ended func() error, api getWatcher[T], name string, condition func(T) bool) error {
 	var last error
 	for {
-		done, err := watchOnce(ctx, api, name, good)
+		done, err := watchOnce(ctx, api, name, condition)
 		if done {
 			return nil
 		}
@@ -38,20 +40,19 @@ func waitFor[T runtime.Object](ctx context.Context, ended func() error, api obje
 		if err := ended(); err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("%s is not as it should be: %w", name, ctx.Err()), last)
-		case <-time.After(watchPause):
+		if err := wait.Sleep(ctx, watchPause); err != nil {
+			return errors.Join(fmt.Errorf("%s is not as it should be: %w", name, err), last)
 		}
 	}
 }
 
-func watchOnce[T runtime.Object](ctx context.Context, api objects[T], name string, good func(T) bool) (done bool, err error) {
+// watchOnce reports whether the condition holds now, or within one watch of 5 s.
+func watchOnce[T runtime.Object](ctx context.Context, api getWatcher[T], name string, condition func(T) bool) (done bool, err error) {
 	obj, err := api.Get(ctx, name, meta.GetOptions{})
 	var version string
 	switch {
 	case err == nil:
-		if good(obj) {
+		if condition(obj) {
 			return true, nil
 		}
 		accessor, err := apimeta.Accessor(obj)
@@ -71,7 +72,7 @@ func watchOnce[T runtime.Object](ctx context.Context, api objects[T], name strin
 	}
 	defer w.Stop()
 	for event := range w.ResultChan() {
-		if obj, ok := event.Object.(T); ok && event.Type != watch.Deleted && good(obj) {
+		if obj, ok := event.Object.(T); ok && event.Type != watch.Deleted && condition(obj) {
 			return true, nil
 		}
 	}

@@ -129,7 +129,7 @@ func (s *Sandbox) waitPod(ctx context.Context, name string, unready bool) error 
 	return nil
 }
 
-// PodReady says whether a pod's condition Ready is true.
+// PodReady reports whether a pod's condition Ready is true.
 func PodReady(p *core.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == core.PodReady {

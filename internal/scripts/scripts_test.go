@@ -2,15 +2,24 @@ package scripts
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
-	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"ebb/internal/sandbox/nodedir"
+	"ebb/internal/sandbox/nodetools"
 )
 
 func TestLoad(t *testing.T) {
@@ -44,96 +53,110 @@ func TestSyntax(t *testing.T) {
 	}
 }
 
-// machine is a node made of stand-in programs that keep what they know as files in
-// state/ and note every call in the journal.
+// machine is a node of the sandbox without a sandbox: its programs are those of
+// nodetools, and what they ask the API server is answered here.
 type machine struct {
-	t                *testing.T
-	dir, bin, runDir string
-	env              map[string]string
+	t      *testing.T
+	node   nodedir.Dir
+	runDir string
+	env    map[string]string
 }
 
-// standIns are the programs, each the body of a shell script. "$state" is theirs.
-var standIns = map[string]string{
-	"apt-cache": `[ "$1" = madison ] || exit 9
-		[ -f "$state/offered" ] || exit 0
-		while read -r v; do echo " $2 | $v | https://pkgs.example/deb Packages"; done <"$state/offered"`,
-	"apt-get": `
-		while [ "$1" = -o ]; do shift 2; done
-		if [ -f "$state/locked" ]; then echo "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (apt)"; exit 100; fi
-		if [ -f "$state/interrupted" ]; then echo "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem."; exit 100; fi
-		note "$@"
-		case $1 in
-		update) if [ -f "$state/after-update" ] && { [ ! -f "$dir/sources/kubernetes.list" ] || grep -q v1.37 "$dir/sources/kubernetes.list"; }; then mv "$state/after-update" "$state/offered"; fi; exit 0 ;;
-		esac
-		case $* in *--download-only*)
-			for a in "$@"; do case $a in kubeadm=*) : >"$dir/archives/kubeadm_${a#*=}_amd64.deb" ;; esac; done; exit 0 ;;
-		esac
-		[ ! -f "$state/broken" ] || { echo "E: Sub-process dpkg returned an error code (1)"; exit 100; }
-		for a in "$@"; do case $a in *=*) grep -qx "${a%%=*}" "$state/held" && { echo "E: Held packages were changed"; exit 100; }
-			echo "${a#*=}" >"$state/package-${a%%=*}" ;; esac; done`,
-	"apt-mark": `note "$@"; verb=$1; shift
-		touch "$state/held"
-		for p in "$@"; do grep -vx "$p" "$state/held" >"$state/held.new"; mv "$state/held.new" "$state/held"
-		[ "$verb" = unhold ] || echo "$p" >>"$state/held"; done`,
-	"apt-config": `case $3 in *sourceparts*) echo "dir='$dir/sources/'" ;; *) echo "dir='$dir/archives/'" ;; esac`,
-	"dpkg-query": `for last; do :; done
-		[ -f "$state/package-$last" ] || exit 1
-		echo "hi  $(cat "$state/package-$last")"`,
-	"dpkg":     `note "$@"; rm -f "$state/interrupted"`,
-	"dpkg-deb": `mkdir -p "$3/usr/bin" && cp "$(dirname "$0")/kubeadm" "$3/usr/bin/kubeadm"`,
-	"kubeadm": `case $1 in
-		version) v=$(cat "$state/package-kubeadm"); echo "v${v%-*}"; exit 0 ;;
-		config) if [ "$3" = list ]; then for i in kube-apiserver:v1.37.2 kube-proxy:v1.37.2 coredns/coredns:v1 pause:3.10 etcd:3; do echo "registry.example/$i"; done; exit 0; fi ;;
-		esac
-		note "$@"; [ ! -f "$state/kubeadm-fails" ]`,
-	"kubelet":   `v=$(cat "$state/package-kubelet"); echo "Kubernetes v${v%-*}"`,
-	"crictl":    `note "$@"`,
-	"ctr":       `note "$@"`,
-	"systemctl": `note "$@"`,
+// TestMain is also each of the node's programs, by the name that it is called with.
+func TestMain(m *testing.M) {
+	if name := filepath.Base(os.Args[0]); slices.Contains(nodetools.Names(), name) {
+		os.Exit(nodetools.Main(name, os.Args[1:]))
+	}
+	os.Exit(m.Run())
 }
 
+// newMachine is a control plane at 1.36.3, with the lists of 1.37 read.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	m := &machine{t: t, dir: t.TempDir()}
-	m.bin, m.runDir = filepath.Join(m.dir, "bin"), filepath.Join(m.dir, "runs", "op-w1-upgrade")
-	for _, sub := range []string{"bin", "state", "sources", "archives", "runs/op-w1-upgrade"} {
-		require.NoError(t, os.MkdirAll(filepath.Join(m.dir, sub), 0o755))
-	}
-	for name, body := range standIns {
-		m.program(name, body)
-	}
-	for _, p := range []string{"kubeadm", "kubelet", "kubectl"} {
-		m.write("state/package-"+p, "1.36.3-1.1\n")
-	}
-	m.write("state/held", "kubeadm\nkubelet\nkubectl\n")
-	// The newest first, as madison lists them; two of them only begin like the target.
-	m.write("state/offered", "1.37.20-1.1\n1.37.2-1.2\n1.37.2-1.1\n1.37.1-1.1\n1.36.3-1.1\n")
+	dir := t.TempDir()
+	m := &machine{t: t, node: nodedir.Of(dir, "w1"), runDir: filepath.Join(dir, "runs", "op-w1-upgrade")}
+	require.NoError(t, os.MkdirAll(m.runDir, 0o755))
+	self, err := os.Executable()
+	require.NoError(t, err)
+	require.NoError(t, m.node.Create(serveAPI(t, dir), "1.36.3", self, nodetools.Names()))
+	m.source("kubernetes.list", entry("v1.37"))
+	m.change(func(p *nodedir.Packages) {
+		// The newest first, as madison lists them; two of them only begin like the target.
+		p.Published = []string{"1.37.20-1.1", "1.37.2-1.2", "1.37.2-1.1", "1.37.1-1.1", "1.36.3-1.1"}
+		p.Lists = []string{"1.37"}
+	})
+	m.program("kubectl", `[ "$1" = version ] && echo Client Version: v1.36.3`)
 	m.env = map[string]string{
-		"PATH": m.bin + ":" + os.Getenv("PATH"), "TMPDIR": t.TempDir(), "EBB_NODE": "w1", "EBB_OPERATION": "op", "EBB_RUN_DIR": m.runDir,
+		"PATH": m.node.Bin() + ":" + os.Getenv("PATH"), "TMPDIR": t.TempDir(), "EBB_NODE": "w1", "EBB_OPERATION": "op", "EBB_RUN_DIR": m.runDir,
 		"EBB_TARGET_VERSION": "1.37.2", "EBB_CURRENT_VERSION": "1.36.3", "EBB_LOCK_WAIT": "0",
 	}
 	return m
 }
 
-func (m *machine) program(name, body string) {
-	text := fmt.Sprintf("#!/bin/sh\ndir=%s\nstate=$dir/state\nnote() { echo %s \"$@\" >>\"$dir/journal\"; }\n%s\n", m.dir, name, body)
-	require.NoError(m.t, os.WriteFile(filepath.Join(m.bin, name), []byte(text), 0o755))
+// serveAPI answers every request with the ConfigMap kubeadm-config of a cluster at
+// 1.36.3, and returns what a control plane knows of its cluster.
+func serveAPI(t *testing.T, dir string) nodedir.Info {
+	t.Helper()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"data": {"ClusterConfiguration": "kubernetesVersion: v1.36.3"}}`)
+	}))
+	t.Cleanup(server.Close)
+	own := server.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	require.NoError(t, err)
+	pair := nodedir.KeyPair{Cert: filepath.Join(dir, "node.crt"), Key: filepath.Join(dir, "node.key")}
+	require.NoError(t, os.WriteFile(pair.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]}), 0o600))
+	require.NoError(t, os.WriteFile(pair.Key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
+	return nodedir.Info{Name: "w1", ControlPlane: true, API: server.URL, CA: pair.Cert, Kubelet: pair, Admin: pair}
 }
 
-func (m *machine) write(name, content string) {
-	require.NoError(m.t, os.WriteFile(filepath.Join(m.dir, name), []byte(content), 0o644))
+// entry is a line of apt's sources for the community's repository of a minor.
+func entry(minor string) string {
+	return "deb [signed-by=/etc/apt/keyrings/k.gpg] https://pkgs.k8s.io/core:/stable:/" + minor + "/deb/ /\n"
 }
 
-func (m *machine) read(name string) string {
-	content, err := os.ReadFile(filepath.Join(m.dir, name))
+func (m *machine) source(name, content string) {
+	require.NoError(m.t, os.WriteFile(filepath.Join(m.node.Sources(), name), []byte(content), 0o644))
+}
+
+func (m *machine) readSource(name string) string {
+	content, err := os.ReadFile(filepath.Join(m.node.Sources(), name))
 	require.NoError(m.t, err)
 	return string(content)
 }
 
-// run runs a shipped script and returns its exit code, its output and what it called.
+// change changes the state of the package manager.
+func (m *machine) change(edit func(*nodedir.Packages)) {
+	require.NoError(m.t, m.node.ChangePackages(func(p *nodedir.Packages) error { edit(p); return nil }))
+}
+
+// set sets what goes wrong on the machine.
+func (m *machine) set(f nodedir.Faults) { require.NoError(m.t, m.node.WriteFaults(f)) }
+
+func (m *machine) requirePackages(version string) {
+	m.t.Helper()
+	p, err := m.node.Packages()
+	require.NoError(m.t, err)
+	want := nodedir.Package{Version: version, Held: true}
+	require.Equal(m.t, map[string]nodedir.Package{"kubeadm": want, "kubelet": want, "kubectl": want}, p.Installed)
+}
+
+// program puts a shell script in the place of a program.
+func (m *machine) program(name, body string) {
+	writeProgram(m.t, filepath.Join(m.node.Bin(), name), body)
+}
+
+func writeProgram(t *testing.T, path, body string) {
+	t.Helper()
+	require.NoError(t, os.RemoveAll(path)) // it may be a link
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o755))
+}
+
+// run runs a shipped script and returns its exit code, its output and the commands
+// that it ran, without those that only read.
 func (m *machine) run(script, phase, role string) (code int, output string, calls []string) {
 	m.t.Helper()
-	_ = os.Remove(filepath.Join(m.dir, "journal"))
+	require.NoError(m.t, nodedir.Unmark(m.node.Journal()))
 	cmd := exec.CommandContext(context.Background(), "sh", script+".sh")
 	cmd.Env = []string{"EBB_PHASE=" + phase, "EBB_ROLE=" + role}
 	for name, value := range m.env {
@@ -145,14 +168,27 @@ func (m *machine) run(script, phase, role string) (code int, output string, call
 		require.True(m.t, errors.As(err, &exit), "%v", err)
 		code = exit.ExitCode()
 	}
-	journal, err := os.ReadFile(filepath.Join(m.dir, "journal"))
-	if err == nil {
-		calls = strings.Split(strings.TrimSuffix(string(journal), "\n"), "\n")
-	}
 	left, err := os.ReadDir(m.env["TMPDIR"])
 	require.NoError(m.t, err)
 	require.Empty(m.t, left, "the script cleans up")
-	return code, string(out), calls
+	return code, string(out), m.calls()
+}
+
+var (
+	reading  = regexp.MustCompile(`^(apt-cache|dpkg-deb|kubelet --version|kubeadm version|kubeadm config images list)`)
+	settings = regexp.MustCompile(` -o \S+`) // of apt-get
+)
+
+func (m *machine) calls() []string {
+	commands, err := m.node.Commands()
+	require.NoError(m.t, err)
+	var calls []string
+	for _, command := range commands {
+		if !reading.MatchString(command) {
+			calls = append(calls, settings.ReplaceAllString(command, ""))
+		}
+	}
+	return calls
 }
 
 const (
@@ -204,20 +240,20 @@ func TestAptUpgradeByAnotherOperation(t *testing.T) {
 func TestAptFailures(t *testing.T) {
 	t.Run("locked", func(t *testing.T) {
 		m := newMachine(t)
-		m.write("state/locked", "")
+		m.set(nodedir.Faults{AptLocked: true})
 		for _, phase := range []string{"stage", "upgrade"} {
 			code, out, calls := m.run(apt, phase, "worker")
 			require.Equal(t, ExitRetry, code, out)
 			require.NotContains(t, calls, "kubeadm upgrade node")
 		}
-		require.NoError(t, os.Remove(filepath.Join(m.dir, "state/locked")))
+		m.set(nodedir.Faults{})
 		code, out, _ := m.run(apt, "upgrade", "worker")
 		require.Zero(t, code, out)
-		require.ElementsMatch(t, []string{"kubeadm", "kubelet", "kubectl"}, strings.Fields(m.read("state/held")))
+		m.requirePackages("1.37.2-1.2")
 	})
 	t.Run("install fails, the hold is back", func(t *testing.T) {
 		m := newMachine(t)
-		m.write("state/broken", "")
+		require.NoError(t, os.Remove(m.node.Archives())) // apt-get cannot put packages into its cache
 		code, out, calls := m.run(apt, "upgrade", "worker")
 		require.Equal(t, 1, code)
 		require.Contains(t, out, "apt-get could not install kubeadm=1.37.2-1.2")
@@ -225,19 +261,19 @@ func TestAptFailures(t *testing.T) {
 	})
 	t.Run("interrupted before", func(t *testing.T) {
 		m := newMachine(t)
-		m.write("state/interrupted", "")
+		m.change(func(p *nodedir.Packages) { p.Interrupted = true })
 		code, out, calls := m.run(apt, "upgrade", "worker")
 		require.Zero(t, code, out)
 		require.Contains(t, calls, "dpkg --force-confdef --force-confold --configure -a")
 	})
 	t.Run("kubeadm fails, a second run repeats it", func(t *testing.T) {
 		m := newMachine(t)
-		m.write("state/kubeadm-fails", "")
+		m.set(nodedir.Faults{Exit: 1})
 		code, out, calls := m.run(apt, "upgrade", "first-control-plane")
 		require.Equal(t, 1, code)
 		require.Contains(t, out, "kubeadm upgrade apply v1.37.2 failed with exit code 1")
 		require.NotContains(t, calls, "systemctl restart kubelet")
-		require.NoError(t, os.Remove(filepath.Join(m.dir, "state/kubeadm-fails")))
+		m.set(nodedir.Faults{})
 		code, out, calls = m.run(apt, "upgrade", "first-control-plane")
 		require.Zero(t, code, out)
 		require.Contains(t, calls, "kubeadm upgrade apply v1.37.2 -y")
@@ -253,7 +289,7 @@ func TestAptFailures(t *testing.T) {
 	})
 	t.Run("target not offered", func(t *testing.T) {
 		m := newMachine(t)
-		m.write("state/offered", "1.37.20-1.1\n1.36.3-1.1\n")
+		m.change(func(p *nodedir.Packages) { p.Published = []string{"1.37.20-1.1", "1.36.3-1.1"} })
 		for _, phase := range []string{"stage", "upgrade"} {
 			code, out, calls := m.run(apt, phase, "worker")
 			require.Equal(t, 1, code)
@@ -263,10 +299,19 @@ func TestAptFailures(t *testing.T) {
 	})
 	t.Run("target not offered while the network is down", func(t *testing.T) {
 		m := newMachine(t)
-		m.write("state/offered", "1.36.3-1.1\n")
-		m.program("apt-get", `echo "W: Failed to fetch https://pkgs.example/deb/InRelease  Temporary failure resolving"`)
-		code, out, _ := m.run(apt, "stage", "worker")
+		m.change(func(p *nodedir.Packages) { p.Lists = []string{"1.36"} })
+		m.set(nodedir.Faults{MirrorDown: true})
+		for _, phase := range []string{"stage", "upgrade"} {
+			code, out, _ := m.run(apt, phase, "worker")
+			require.Equal(t, ExitRetry, code, out)
+		}
+	})
+	t.Run("target offered and the network is down", func(t *testing.T) {
+		m := newMachine(t)
+		m.set(nodedir.Faults{MirrorDown: true})
+		code, out, _ := m.run(apt, "upgrade", "worker")
 		require.Equal(t, ExitRetry, code, out)
+		require.Contains(t, out, "apt-get install could not download")
 	})
 	t.Run("bad contract", func(t *testing.T) {
 		m := newMachine(t)
@@ -284,12 +329,11 @@ func TestAptStage(t *testing.T) {
 	require.Equal(t, []string{
 		"apt-get update",
 		"apt-get install -y --no-install-recommends --download-only --allow-change-held-packages kubeadm=1.37.2-1.2 kubelet=1.37.2-1.2 kubectl=1.37.2-1.2",
-		"crictl pull registry.example/kube-proxy:v1.37.2",
-		"crictl pull registry.example/coredns/coredns:v1",
-		"crictl pull registry.example/pause:3.10",
+		"crictl pull registry.k8s.io/kube-proxy:v1.37.2",
+		"crictl pull registry.k8s.io/coredns/coredns:v1.14.2",
+		"crictl pull registry.k8s.io/pause:3.11",
 	}, calls)
-	require.Equal(t, "1.36.3-1.1\n", m.read("state/package-kubelet"))
-	require.Equal(t, "kubeadm\nkubelet\nkubectl\n", m.read("state/held"))
+	m.requirePackages("1.36.3-1.1")
 
 	_, _, calls = m.run(apt, "stage", "control-plane")
 	require.Equal(t, "kubeadm config images pull --kubernetes-version v1.37.2", calls[len(calls)-1])
@@ -304,70 +348,80 @@ func TestAptStage(t *testing.T) {
 // A node without crictl pulls with ctr, which has to be told of the mirrors.
 func TestAptStageUsesMirrors(t *testing.T) {
 	m := newMachine(t)
-	require.NoError(t, os.Remove(filepath.Join(m.bin, "crictl")))
-	m.env["EBB_MIRRORS_DIR"] = filepath.Join(m.dir, "certs.d")
+	require.NoError(t, os.Remove(filepath.Join(m.node.Bin(), "crictl")))
+	m.env["EBB_MIRRORS_DIR"] = filepath.Join(t.TempDir(), "certs.d")
 	pulls := func() []string {
 		code, out, calls := m.run(apt, "stage", "worker")
 		require.Zero(t, code, out)
 		return calls[len(calls)-3:]
 	}
-	require.Equal(t, "ctr -n k8s.io images pull registry.example/kube-proxy:v1.37.2", pulls()[0])
+	require.Equal(t, "ctr -n k8s.io images pull registry.k8s.io/kube-proxy:v1.37.2", pulls()[0])
 	require.NoError(t, os.Mkdir(m.env["EBB_MIRRORS_DIR"], 0o755))
-	require.Equal(t, "ctr -n k8s.io images pull --hosts-dir "+m.env["EBB_MIRRORS_DIR"]+" registry.example/kube-proxy:v1.37.2", pulls()[0])
+	require.Equal(t, "ctr -n k8s.io images pull --hosts-dir "+m.env["EBB_MIRRORS_DIR"]+" registry.k8s.io/kube-proxy:v1.37.2", pulls()[0])
 }
 
 func TestAptStageSwitchesRepository(t *testing.T) {
 	m := newMachine(t)
-	m.write("state/offered", "1.36.3-1.1\n")
-	m.write("state/after-update", "1.37.2-1.1\n1.36.3-1.1\n")
-	line := "deb [signed-by=/etc/apt/keyrings/k.gpg] https://pkgs.k8s.io/core:/stable:/v1.36/deb/ /\n"
-	m.write("sources/kubernetes.list", "# "+line+line)
-	m.write("sources/other.list", "deb https://other.example/v1.36/deb/ /\n")
-	m.write("sources/note.txt", line)
+	m.change(func(p *nodedir.Packages) { p.Lists = []string{"1.36"} })
+	const other = "deb https://other.example/v1.36/deb/ /\n"
+	m.source("kubernetes.list", "# "+entry("v1.36")+entry("v1.36"))
+	m.source("other.list", other)
+	m.source("note.txt", entry("v1.36"))
 	code, out, calls := m.run(apt, "stage", "worker")
 	require.Zero(t, code, out)
 	require.Equal(t, []string{"apt-get update", "apt-get update"}, calls[:2])
-	require.Equal(t, "# "+line+strings.Replace(line, "v1.36", "v1.37", 1), m.read("sources/kubernetes.list"))
-	require.Equal(t, "deb https://other.example/v1.36/deb/ /\n", m.read("sources/other.list"))
-	require.Equal(t, line, m.read("sources/note.txt"))
-	files, err := os.ReadDir(filepath.Join(m.dir, "sources"))
+	require.Equal(t, "# "+entry("v1.36")+entry("v1.37"), m.readSource("kubernetes.list"))
+	require.Equal(t, other, m.readSource("other.list"))
+	require.Equal(t, entry("v1.36"), m.readSource("note.txt"))
+	files, err := os.ReadDir(m.node.Sources())
 	require.NoError(t, err)
 	require.Len(t, files, 3)
 }
 
-// bundleMachine has its programs in bin and the target's in a bundle.
-func bundleMachine(t *testing.T) *machine {
-	m := newMachine(t)
-	m.env["EBB_BUNDLE_DIR"] = filepath.Join(m.dir, "bundle")
-	require.NoError(t, os.MkdirAll(filepath.Join(m.dir, "bundle/1.37.2/images"), 0o755))
-	for _, where := range []struct{ dir, version string }{{m.bin, "1.36.3"}, {filepath.Join(m.dir, "bundle/1.37.2"), "1.37.2"}} {
-		bin := m.bin
-		m.bin = where.dir
-		m.program("kubeadm", `[ "$1" = version ] && { echo v`+where.version+`; exit 0; }; note "$@"`)
-		m.program("kubelet", "echo Kubernetes v"+where.version)
-		m.program("kubectl", "echo Client Version: v"+where.version)
-		m.bin = bin
+// bundleMachine has its programs of 1.36.3 in a folder of its own, first on PATH, and
+// the target's in a bundle.
+type bundleMachine struct {
+	*machine
+	bin, bundle string // directories
+}
+
+func newBundleMachine(t *testing.T) bundleMachine {
+	t.Helper()
+	m := bundleMachine{newMachine(t), t.TempDir(), filepath.Join(t.TempDir(), "1.37.2")}
+	m.env["EBB_BUNDLE_DIR"], m.env["PATH"] = filepath.Dir(m.bundle), m.bin+":"+m.env["PATH"]
+	require.NoError(t, os.MkdirAll(filepath.Join(m.bundle, "images"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(m.bundle, "images/all.tar"), []byte("images"), 0o644))
+	for dir, version := range map[string]string{m.bin: "1.36.3", m.bundle: "1.37.2"} {
+		for _, name := range []string{"kubeadm", "kubelet"} {
+			writeProgram(t, filepath.Join(dir, name), nodetools.AsVersion(version)+" exec "+filepath.Join(m.node.Bin(), name)+` "$@"`)
+		}
+		writeProgram(t, filepath.Join(dir, "kubectl"), "echo Client Version: v"+version)
 	}
-	m.write("bundle/1.37.2/images/all.tar", "images")
 	return m
 }
 
+func (m bundleMachine) read(path string) string {
+	content, err := os.ReadFile(path)
+	require.NoError(m.t, err)
+	return string(content)
+}
+
 func TestBundle(t *testing.T) {
-	m := bundleMachine(t)
+	m := newBundleMachine(t)
 	m.env["EBB_KUBEADM_FLAGS"] = "--v=2"
 	code, out, calls := m.run(bundle, "stage", "first-control-plane")
 	require.Zero(t, code, out)
-	require.Equal(t, []string{"ctr -n k8s.io images import " + m.dir + "/bundle/1.37.2/images/all.tar"}, calls)
+	require.Equal(t, []string{"ctr -n k8s.io images import " + m.bundle + "/images/all.tar"}, calls)
 	code, out, calls = m.run(bundle, "stage", "first-control-plane")
 	require.Zero(t, code, out)
 	require.Empty(t, calls, "images are imported once")
-	require.Contains(t, m.read("bin/kubelet"), "1.36.3")
+	require.Contains(t, m.read(m.bin+"/kubelet"), "1.36.3")
 
 	code, out, calls = m.run(bundle, "upgrade", "first-control-plane")
 	require.Zero(t, code, out)
 	require.Equal(t, []string{"kubeadm upgrade apply v1.37.2 -y --v=2", "systemctl daemon-reload", "systemctl restart kubelet"}, calls)
 	for _, name := range []string{"kubeadm", "kubelet", "kubectl"} {
-		require.Equal(t, m.read("bundle/1.37.2/"+name), m.read("bin/"+name))
+		require.Equal(t, m.read(filepath.Join(m.bundle, name)), m.read(filepath.Join(m.bin, name)))
 		require.NoFileExists(t, filepath.Join(m.bin, name+".ebb-new"))
 	}
 	code, out, calls = m.run(bundle, "upgrade", "first-control-plane")
@@ -376,14 +430,14 @@ func TestBundle(t *testing.T) {
 }
 
 func TestBundleFailures(t *testing.T) {
-	m := bundleMachine(t)
+	m := newBundleMachine(t)
 	m.env["EBB_TARGET_VERSION"] = "1.37.20"
 	code, out, _ := m.run(bundle, "stage", "worker")
 	require.Equal(t, 1, code)
 	require.Contains(t, out, "there is no bundle of 1.37.20")
 
-	m = bundleMachine(t)
-	m.write("bundle/1.37.2/kubelet", "#!/bin/sh\necho Kubernetes v1.37.20\n")
+	m = newBundleMachine(t)
+	writeProgram(t, filepath.Join(m.bundle, "kubelet"), "echo Kubernetes v1.37.20")
 	code, out, _ = m.run(bundle, "stage", "worker")
 	require.Equal(t, 1, code)
 	require.Contains(t, out, "is not 1.37.2")

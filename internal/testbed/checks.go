@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,13 +13,14 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb/internal/clusterstate"
-	"ebb/internal/plan"
+	"ebb/internal/lease"
+	"ebb/internal/version"
 )
 
-// Check looks at the end state of a test bed and says what is wrong with it.
+// Check returns what is wrong with the state of a test bed.
 type Check func(context.Context, *Bed) error
 
-// Verify runs all checks and reports all that is wrong.
+// Verify runs all checks and returns all that is wrong.
 func (b *Bed) Verify(ctx context.Context, checks ...Check) error {
 	var errs []error
 	for _, check := range checks {
@@ -27,9 +29,9 @@ func (b *Bed) Verify(ctx context.Context, checks ...Check) error {
 	return errors.Join(errs...)
 }
 
-// Record is what the cluster's Lease says.
+// Record returns what the cluster's Lease says.
 func (b *Bed) Record(ctx context.Context) (clusterstate.Record, error) {
-	return clusterstate.NewStore(b.Sandbox.Client(), time.Now).Get(ctx)
+	return lease.NewStore(b.Sandbox.Client(), time.Now).Get(ctx)
 }
 
 // InState checks the cluster's state, and that nobody holds it.
@@ -50,7 +52,7 @@ func InState(want clusterstate.State) Check {
 func TargetIs(want string) Check {
 	return func(ctx context.Context, b *Bed) error {
 		record, err := b.Record(ctx)
-		if err == nil && record.Target != want {
+		if err == nil && string(record.Target) != want {
 			err = fmt.Errorf("the upgrade target is %q, want %q", record.Target, want)
 		}
 		return err
@@ -61,10 +63,7 @@ func TargetIs(want string) Check {
 func OnlyCordoned(want ...string) Check {
 	return func(ctx context.Context, b *Bed) error {
 		return b.eachNode(ctx, func(n *core.Node) error {
-			expected := false
-			for _, name := range want {
-				expected = expected || name == n.Name
-			}
+			expected := slices.Contains(want, n.Name)
 			if n.Spec.Unschedulable != expected {
 				return fmt.Errorf("node %s: unschedulable is %t, want %t", n.Name, n.Spec.Unschedulable, expected)
 			}
@@ -77,10 +76,8 @@ func OnlyCordoned(want ...string) Check {
 func AllAt(version string, except ...string) Check {
 	return func(ctx context.Context, b *Bed) error {
 		return b.eachNode(ctx, func(n *core.Node) error {
-			for _, name := range except {
-				if name == n.Name {
-					return nil
-				}
+			if slices.Contains(except, n.Name) {
+				return nil
 			}
 			return nodeAt(n, version)
 		})
@@ -88,20 +85,20 @@ func AllAt(version string, except ...string) Check {
 }
 
 // NodeAt checks that one node reports and records a version.
-func NodeAt(name, version string) Check {
+func NodeAt(name, want string) Check {
 	return func(ctx context.Context, b *Bed) error {
 		n, err := b.Sandbox.Client().CoreV1().Nodes().Get(ctx, name, meta.GetOptions{})
 		if err != nil {
 			return err
 		}
-		return nodeAt(n, version)
+		return nodeAt(n, want)
 	}
 }
 
-func nodeAt(n *core.Node, version string) error {
-	reported, recorded := n.Status.NodeInfo.KubeletVersion, n.Annotations["ebb/node-version"]
-	if !plan.SameVersion(reported, version) || recorded != version {
-		return fmt.Errorf("node %s reports %s and records %q, want %s", n.Name, reported, recorded, version)
+func nodeAt(n *core.Node, want string) error {
+	reported, recorded := n.Status.NodeInfo.KubeletVersion, n.Annotations[clusterstate.AnnotationNodeVersion]
+	if version.Of(reported) != version.Of(want) || recorded != want {
+		return fmt.Errorf("node %s reports %s and records %q, want %s", n.Name, reported, recorded, want)
 	}
 	return nil
 }
@@ -142,9 +139,9 @@ func Ran(node, command string, times int) Check {
 	}
 }
 
-// Whole checks that every replica of every Deployment in the default namespace
-// becomes available.
-func Whole() Check {
+// AllAvailable checks that every replica of every Deployment in the default namespace
+// becomes available within a minute.
+func AllAvailable() Check {
 	return func(ctx context.Context, b *Bed) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()

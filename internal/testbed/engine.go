@@ -122,7 +122,7 @@ const (
 	lastPort  = 20000
 )
 
-// FreeAddress is a loopback address whose port nobody uses now.
+// FreeAddress returns a loopback address whose port nobody uses now.
 func FreeAddress(ctx context.Context) (string, error) {
 	for range 100 {
 		port := firstPort + rand.IntN(lastPort-firstPort) // #nosec G404 -- not a secret

@@ -7,10 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"sync"
 	"syscall"
 	"time"
+
+	"ebb/internal/sandbox/child"
 )
 
 // stopPatience is how long a process gets after its SIGTERM.
@@ -23,7 +23,7 @@ type Process struct {
 	done chan struct{}
 }
 
-// Binary finds one of Ebb's own binaries: in EBB_BIN, or beside the running one.
+// Binary returns the path of one of Ebb's own binaries: in EBB_BIN, or beside the running one.
 func Binary(name string) (string, error) {
 	dirs := []string{os.Getenv("EBB_BIN")}
 	if self, err := os.Executable(); err == nil {
@@ -41,7 +41,8 @@ func Binary(name string) (string, error) {
 	return "", fmt.Errorf("%s is not in %v: run make build", name, dirs)
 }
 
-// StartProcess starts a process that dies with this one.
+// StartProcess starts a process that dies with this one; its output is appended to
+// the file log.
 func StartProcess(ctx context.Context, log string, env []string, name string, args ...string) (*Process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) // #nosec G304 -- below the test bed
 	if err != nil {
@@ -50,8 +51,7 @@ func StartProcess(ctx context.Context, log string, env []string, name string, ar
 	defer func() { _ = out.Close() }()                                    // the child has its own
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), name, args...) // #nosec G204 -- one of our own binaries
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, out, out
-	cmd.SysProcAttr = dieWithParent()
-	if err := start(cmd); err != nil {
+	if err := child.Start(cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	p := &Process{Log: log, cmd: cmd, done: make(chan struct{})}
@@ -60,25 +60,6 @@ func StartProcess(ctx context.Context, log string, env []string, name string, ar
 		_ = cmd.Wait() // how it ended is in ProcessState
 	}()
 	return p, nil
-}
-
-// starts are carried out by one thread, for the kernel ties the life of a child
-// to the thread that started it.
-var starts = sync.OnceValue(func() chan<- func() {
-	tasks := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for task := range tasks {
-			task()
-		}
-	}()
-	return tasks
-})
-
-func start(cmd *exec.Cmd) error {
-	done := make(chan error)
-	starts() <- func() { done <- cmd.Start() }
-	return <-done
 }
 
 // Kill ends the process with SIGKILL, as a crash would, and waits for its end.
@@ -107,14 +88,14 @@ func (p *Process) Stop() error {
 	}
 }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// ExitCode is the code the process ended with; it waits for the end.
+// ExitCode returns the code the process ended with; it waits for the end.
 func (p *Process) ExitCode() int {
 	<-p.done
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// PID is the process ID.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }

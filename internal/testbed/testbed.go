@@ -19,6 +19,7 @@ import (
 	"ebb/internal/embedded"
 	"ebb/internal/ops"
 	"ebb/internal/sandbox"
+	"ebb/internal/wait"
 )
 
 // ClusterName is what the sandbox cluster is called in the test bed's ebb.yaml.
@@ -64,7 +65,7 @@ func Start(ctx context.Context, o Options) (*Bed, error) {
 		return nil, fmt.Errorf("start the sandbox: %w", err)
 	}
 	b.Kubeconfig = filepath.Join(b.options.Dir, "worker.kubeconfig")
-	if err := Login(ctx, b.Sandbox, "ebb-worker", deployments.RBAC, b.Kubeconfig); err != nil {
+	if err := WriteKubeconfig(ctx, b.Sandbox, "ebb-worker", deployments.RBAC, b.Kubeconfig); err != nil {
 		return nil, errors.Join(err, b.Stop())
 	}
 	if err := b.Configure(nil); err != nil {
@@ -131,25 +132,15 @@ func (b *Bed) KillWorkers() error {
 	return errors.Join(errs...)
 }
 
-// Env points an ebb process at the test bed.
+// Env returns the variables that point an ebb process at the test bed.
 func (b *Bed) Env() []string {
 	return []string{"EBB_CONFIG=" + b.Config, "TEMPORAL_ADDRESS=" + b.address, "TEMPORAL_NAMESPACE=" + client.DefaultNamespace}
 }
 
-// Poll asks until the answer is yes, the error is not nil, or ctx ends. It is
-// for states that nothing announces.
-func Poll(ctx context.Context, ask func() (bool, error)) error {
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		done, err := ask()
-		if done || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-ticker.C:
-		}
-	}
+// pollInterval is how often the end of a wait is looked for.
+const pollInterval = 100 * time.Millisecond
+
+// Poll is wait.Poll at the test bed's interval of 100 ms.
+func Poll(ctx context.Context, condition func() (done bool, err error)) error {
+	return wait.Poll(ctx, pollInterval, condition)
 }

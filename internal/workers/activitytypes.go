@@ -11,7 +11,7 @@ import (
 	"ebb/activities"
 )
 
-// ActivityTypes lists the types of the activities that a worker runs, sorted.
+// ActivityTypes returns the types of the activities that a worker runs, sorted.
 func ActivityTypes() []string {
 	var seen types
 	registerActivities(&seen, &activities.Activities{})

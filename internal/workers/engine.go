@@ -23,7 +23,7 @@ type temporalEngine struct {
 
 // Identity implements activities.Engine.
 func (e *temporalEngine) Identity(ctx context.Context) (string, error) {
-	return engine.Identity(ctx, e.client, e.namespace)
+	return engine.ID(ctx, e.client, e.namespace)
 }
 
 // Closed implements activities.Engine.

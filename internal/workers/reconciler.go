@@ -14,20 +14,20 @@ import (
 
 	"ebb/internal/config"
 	"ebb/internal/engine"
-	"ebb/workflows"
+	"ebb/internal/operation"
 )
 
 const (
 	// reconcileEvery is how often a cluster in Alert is looked at (SPEC §2).
 	reconcileEvery = time.Minute
-	// reconcileCatchUp is how far back runs are made up for that an engine which
-	// was away has missed: the next one does as well.
+	// reconcileCatchUp is how far back an engine that was away makes up for missed
+	// runs: the next one does as well.
 	reconcileCatchUp = 10 * time.Second
 	// reconcileSetUp bounds the set-up of all schedules at the start of a worker.
 	reconcileSetUp = time.Minute
 )
 
-// ReconcilerID is the ID of the Temporal Schedule that looks after a cluster.
+// ReconcilerID returns the ID of the Temporal Schedule that looks after a cluster.
 func ReconcilerID(cluster string) string { return "reconcile-" + cluster }
 
 // Reconcile implements activities.Engine.
@@ -35,10 +35,10 @@ func (e *temporalEngine) Reconcile(ctx context.Context, cluster string, on bool)
 	schedule := e.client.ScheduleClient().GetHandle(ctx, ReconcilerID(cluster))
 	if !on {
 		err := schedule.Pause(ctx, client.SchedulePauseOptions{Note: "the cluster is not in Alert; an operation that ends there resumes this"})
-		return ignoreMissing(err)
+		return ignoreNotFound(err)
 	}
 	err := schedule.Unpause(ctx, client.ScheduleUnpauseOptions{Note: "the cluster is in Alert"})
-	if missing(err) {
+	if isNotFound(err) {
 		return e.createReconciler(ctx, cluster)
 	}
 	return err
@@ -52,8 +52,8 @@ func (e *temporalEngine) createReconciler(ctx context.Context, cluster string) e
 		Overlap:       enumspb.SCHEDULE_OVERLAP_POLICY_SKIP,
 		CatchupWindow: reconcileCatchUp,
 		Action: &client.ScheduleWorkflowAction{
-			ID: ReconcilerID(cluster), TaskQueue: engine.TaskQueue, Workflow: workflows.TypeReconcile,
-			Args:          []any{workflows.ReconcileInput{Cluster: cluster}},
+			ID: ReconcilerID(cluster), TaskQueue: engine.TaskQueue, Workflow: operation.WorkflowReconcile,
+			Args:          []any{operation.ReconcileInput{Cluster: cluster}},
 			StaticSummary: fmt.Sprintf("is cluster %s still in Alert for a reason?", cluster),
 		},
 	})
@@ -63,9 +63,9 @@ func (e *temporalEngine) createReconciler(ctx context.Context, cluster string) e
 	return err
 }
 
-// lookAfter makes the schedule of every configured cluster that has none. Its
+// createReconcilers makes the schedule of every configured cluster that has none. Its
 // first run finds out whether there is anything to do.
-func (e *temporalEngine) lookAfter(ctx context.Context, file *config.File, log *zap.Logger) {
+func (e *temporalEngine) createReconcilers(ctx context.Context, file *config.File, log *zap.Logger) {
 	current, err := file.Current()
 	if err != nil {
 		return // every use of the configuration says so
@@ -79,13 +79,13 @@ func (e *temporalEngine) lookAfter(ctx context.Context, file *config.File, log *
 	}
 }
 
-func missing(err error) bool {
+func isNotFound(err error) bool {
 	var unknown *serviceerror.NotFound
 	return errors.As(err, &unknown)
 }
 
-func ignoreMissing(err error) error {
-	if missing(err) {
+func ignoreNotFound(err error) error {
+	if isNotFound(err) {
 		return nil
 	}
 	return err

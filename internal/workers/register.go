@@ -5,6 +5,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"ebb/activities"
+	"ebb/internal/operation"
 	"ebb/workflows"
 )
 
@@ -13,14 +14,14 @@ var registered = []struct {
 	name string
 	run  any
 }{
-	{string(workflows.KindDrain), workflows.Drain},
-	{string(workflows.KindScaleDown), workflows.ScaleDown},
-	{string(workflows.KindUpgrade), workflows.Upgrade},
+	{string(operation.KindDrain), workflows.Drain},
+	{string(operation.KindScaleDown), workflows.ScaleDown},
+	{string(operation.KindUpgrade), workflows.Upgrade},
 	{"UpgradeNode", workflows.UpgradeNode},
-	{workflows.TypeReconcile, workflows.Reconcile},
+	{operation.WorkflowReconcile, workflows.Reconcile},
 }
 
-// WorkflowTypes lists the types of the workflows that a worker runs.
+// WorkflowTypes returns the types of the workflows that a worker runs.
 func WorkflowTypes() []string {
 	types := make([]string, len(registered))
 	for i, w := range registered {

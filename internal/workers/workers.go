@@ -53,18 +53,32 @@ type Options struct {
 	Transports   []transport.WrapperFunc
 }
 
-// Worker runs workflows and activities until it is stopped.
-type Worker struct {
-	temporal  worker.Worker
-	clusters  *cluster.Registry
-	lookAfter func(context.Context) // sets up the reconcilers
-	identity  string
-	log       *zap.Logger
-	fatal     chan error
-	stop      sync.Once
+// Serve connects to the engine that the TEMPORAL_* settings name and runs a worker
+// for it until ctx ends; Client and Namespace of the options are set by it.
+func Serve(ctx context.Context, o Options) (err error) {
+	if o.Client, o.Namespace, err = engine.Connect(ctx, o.Log); err != nil {
+		return err
+	}
+	defer o.Client.Close()
+	worker, err := New(o)
+	if err != nil {
+		return err
+	}
+	return worker.Run(ctx)
 }
 
-// New is a worker that has not started.
+// Worker runs workflows and activities until it is stopped.
+type Worker struct {
+	temporal          worker.Worker
+	clusters          *cluster.Registry
+	createReconcilers func(context.Context)
+	identity          string
+	log               *zap.Logger
+	fatal             chan error
+	stop              sync.Once
+}
+
+// New returns a worker that has not started.
 func New(o Options) (*Worker, error) {
 	identity, err := identify()
 	if err != nil {
@@ -78,7 +92,7 @@ func New(o Options) (*Worker, error) {
 		clusters: cluster.NewRegistry(file, o.Log, o.Transports...), identity: identity, log: o.Log, fatal: make(chan error, 1),
 	}
 	te := &temporalEngine{client: o.Client, namespace: o.Namespace}
-	w.lookAfter = func(ctx context.Context) { te.lookAfter(ctx, file, o.Log) }
+	w.createReconcilers = func(ctx context.Context) { te.createReconcilers(ctx, file, o.Log) }
 	w.temporal = worker.New(o.Client, engine.TaskQueue, w.options(o.Interceptors))
 	RegisterWorkflows(w.temporal)
 	registerActivities(w.temporal, &activities.Activities{
@@ -109,7 +123,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.temporal.Start(); err != nil {
 		return fmt.Errorf("start the worker: %w", err)
 	}
-	go w.lookAfter(ctx)
+	go w.createReconcilers(ctx)
 	w.log.Info("worker started", zap.String("identity", w.identity), zap.String("taskQueue", engine.TaskQueue))
 	select {
 	case <-ctx.Done():
@@ -129,7 +143,7 @@ func (w *Worker) Stop() {
 	})
 }
 
-// identify names this process as the Web UI shows it.
+// identify returns the name of this process, as the Web UI shows it.
 func identify() (string, error) {
 	host, err := os.Hostname()
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"ebb/internal/embedded"
 	"ebb/internal/engine"
+	"ebb/internal/operation"
 	"ebb/workflows"
 )
 
@@ -41,11 +42,11 @@ func TestWorkerRunsAndStops(t *testing.T) {
 	go func() { ended <- w.Run(ctx) }()
 
 	run, err := c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "op", TaskQueue: engine.TaskQueue}, workflows.Drain,
-		workflows.DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
+		operation.DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
 	require.NoError(t, err)
 	err = run.Get(t.Context(), nil)
 	require.ErrorContains(t, err, "op refused: ")
-	require.ErrorContains(t, err, "type: "+workflows.ErrRefused)
+	require.ErrorContains(t, err, "type: "+operation.TypeRefused)
 
 	stop()
 	select {
@@ -85,7 +86,7 @@ func TestClosed(t *testing.T) {
 
 func TestIdentityIsThatOfTheEngine(t *testing.T) {
 	c, server := startEngine(t)
-	want, err := engine.Identity(t.Context(), c, server.Namespace())
+	want, err := engine.ID(t.Context(), c, server.Namespace())
 	require.NoError(t, err)
 	got, err := (&temporalEngine{client: c, namespace: server.Namespace()}).Identity(t.Context())
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 	"ebb/internal/sandbox"
 )
 
-// bound is the least time, in seconds, in which the budgets let the nodes of a
+// bound returns the least time, in seconds, in which the budgets let the nodes of a
 // row be emptied by anybody; nil when no budget says anything.
 //
 // A budget that allows a evictions at a time lets its n pods on these nodes go in
@@ -28,11 +28,11 @@ import (
 //
 // Cycle and gone are measured (see calibrate) and not taken from the delays of
 // the sandbox alone, which leave out scheduler, controllers and watches.
-func (l *lab) bound(ctx context.Context, r row) (*float64, error) {
-	if l.cycle == 0 || len(r.nodes) == 0 {
+func (l *cluster) bound(ctx context.Context, r row) (*float64, error) {
+	if l.budgetCycle == 0 || len(r.nodes) == 0 {
 		return nil, nil
 	}
-	pods, err := l.settle(ctx)
+	pods, err := l.waitSettled(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -43,14 +43,14 @@ func (l *lab) bound(ctx context.Context, r row) (*float64, error) {
 	leaving := map[string]int32{}
 	for i := range pods {
 		if slices.Contains(r.nodes, pods[i].Spec.NodeName) {
-			leaving[app(&pods[i])]++
+			leaving[deploymentOf(&pods[i])]++
 		}
 	}
 	var least time.Duration
 	for name, n := range leaving {
 		if allowed := budgets[name].Status.DisruptionsAllowed; allowed > 0 {
 			waves := (n + allowed - 1) / allowed
-			least = max(least, time.Duration(waves-1)*l.cycle+l.gone)
+			least = max(least, time.Duration(waves-1)*l.budgetCycle+l.podDeletion)
 		}
 	}
 	seconds := least.Seconds()
@@ -63,10 +63,10 @@ func (l *lab) bound(ctx context.Context, r row) (*float64, error) {
 // such a pod is gone: a bound has to hold for whoever is lucky. (A node is empty
 // when its slowest budget lets go, so that the longest cycle, which is printed
 // beside it, is what a drain of one node meets.)
-func (l *lab) calibrate(ctx context.Context) error {
+func (l *cluster) calibrate(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	victims, err := l.victims(ctx)
+	victims, err := l.podsToEvict(ctx)
 	if err != nil || len(victims) == 0 {
 		return err
 	}
@@ -80,9 +80,9 @@ func (l *lab) calibrate(ctx context.Context) error {
 		return err
 	}
 	defer budgets.Stop()
-	c := calibration{sent: map[string]time.Time{}, spent: map[string]bool{}, cycles: map[string]time.Duration{}, gone: map[string]time.Duration{}}
+	c := calibration{evictedAt: map[string]time.Time{}, exhausted: map[string]bool{}, cycles: map[string]time.Duration{}, gone: map[string]time.Duration{}}
 	for name, pod := range victims {
-		c.sent[name], c.sent[pod] = time.Now(), time.Now()
+		c.evictedAt[name], c.evictedAt[pod] = time.Now(), time.Now()
 		if err := l.api().PolicyV1().Evictions(sandbox.Namespace).Evict(ctx, &policy.Eviction{ObjectMeta: meta.ObjectMeta{Name: pod, Namespace: sandbox.Namespace}}); err != nil {
 			return err
 		}
@@ -92,23 +92,23 @@ func (l *lab) calibrate(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("calibrate: %w", ctx.Err())
 		case event, open := <-pods.ResultChan():
-			err = c.pod(event, open)
+			err = c.onPod(event, open)
 		case event, open := <-budgets.ResultChan():
-			err = c.budget(event, open)
+			err = c.onBudget(event, open)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	l.cycle, l.gone = least(c.cycles), least(c.gone)
-	say("  cluster %s: of %d budgets of one, the first allows the next eviction after %.2f s and the last after %.2f s; a pod is gone after %.2f s",
-		l.shape.name, len(victims), l.cycle.Seconds(), most(c.cycles).Seconds(), l.gone.Seconds())
+	l.budgetCycle, l.podDeletion = shortest(c.cycles), shortest(c.gone)
+	logProgress("  cluster %s: of %d budgets of one, the first allows the next eviction after %.2f s and the last after %.2f s; a pod is gone after %.2f s",
+		l.spec.name, len(victims), l.budgetCycle.Seconds(), longest(c.cycles).Seconds(), l.podDeletion.Seconds())
 	return nil
 }
 
-// victims are one pod of each Deployment whose budget allows one eviction.
-func (l *lab) victims(ctx context.Context) (map[string]string, error) {
-	pods, err := l.settle(ctx)
+// podsToEvict returns one pod of each Deployment whose budget allows one eviction.
+func (l *cluster) podsToEvict(ctx context.Context) (map[string]string, error) {
+	pods, err := l.waitSettled(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (l *lab) victims(ctx context.Context) (map[string]string, error) {
 	}
 	victims := map[string]string{}
 	for i := range pods {
-		if name := app(&pods[i]); budgets[name].Status.DisruptionsAllowed == 1 {
+		if name := deploymentOf(&pods[i]); budgets[name].Status.DisruptionsAllowed == 1 {
 			victims[name] = pods[i].Name
 		}
 	}
@@ -127,14 +127,14 @@ func (l *lab) victims(ctx context.Context) (map[string]string, error) {
 
 // calibration collects times by the names of budgets and pods.
 type calibration struct {
-	sent         map[string]time.Time
-	spent        map[string]bool // budgets that were seen to allow none
+	evictedAt    map[string]time.Time
+	exhausted    map[string]bool // budgets that were seen to allow none
 	cycles, gone map[string]time.Duration
 }
 
 var errWatchEnded = errors.New("calibrate: a watch ended")
 
-func (c *calibration) pod(event watch.Event, open bool) error {
+func (c *calibration) onPod(event watch.Event, open bool) error {
 	if !open {
 		return errWatchEnded
 	}
@@ -142,37 +142,37 @@ func (c *calibration) pod(event watch.Event, open bool) error {
 	if !ok || event.Type != watch.Deleted {
 		return nil
 	}
-	if sent, ours := c.sent[p.Name]; ours {
+	if sent, ours := c.evictedAt[p.Name]; ours {
 		c.gone[p.Name] = time.Since(sent)
 	}
 	return nil
 }
 
-func (c *calibration) budget(event watch.Event, open bool) error {
+func (c *calibration) onBudget(event watch.Event, open bool) error {
 	if !open {
 		return errWatchEnded
 	}
 	b, ok := event.Object.(*policy.PodDisruptionBudget)
-	if !ok || c.sent[b.Name].IsZero() {
+	if !ok || c.evictedAt[b.Name].IsZero() {
 		return nil
 	}
 	switch {
 	case b.Status.DisruptionsAllowed == 0:
-		c.spent[b.Name] = true
-	case c.spent[b.Name] && c.cycles[b.Name] == 0:
-		c.cycles[b.Name] = time.Since(c.sent[b.Name])
+		c.exhausted[b.Name] = true
+	case c.exhausted[b.Name] && c.cycles[b.Name] == 0:
+		c.cycles[b.Name] = time.Since(c.evictedAt[b.Name])
 	}
 	return nil
 }
 
-func most(times map[string]time.Duration) (longest time.Duration) {
+func longest(times map[string]time.Duration) (longest time.Duration) {
 	for _, t := range times {
 		longest = max(longest, t)
 	}
 	return longest
 }
 
-func least(times map[string]time.Duration) time.Duration {
+func shortest(times map[string]time.Duration) time.Duration {
 	var best time.Duration
 	for _, t := range times {
 		if best == 0 || t < best {

@@ -12,9 +12,9 @@ import (
 	"go.temporal.io/sdk/client"
 )
 
-// working are the activities whose time the cluster takes, not the orchestration:
+// workActivities are the activities whose time the cluster takes, not the orchestration:
 // pods that have to go, the script on a node, a kubelet that has to come back.
-var working = []string{"Drain", "RunScript", "WaitReady"}
+var workActivities = []string{"Drain", "RunScript", "WaitReady"}
 
 // otherActivities are short ones: requests to the API server and commands on a node.
 const otherActivities = "other activities"
@@ -23,7 +23,7 @@ type span struct{ from, to time.Time }
 
 // timeline is what the history of an operation says about its time.
 type timeline struct {
-	whole span
+	total span
 	spans map[string][]span // by activity type, the short ones together
 }
 
@@ -31,7 +31,7 @@ type timeline struct {
 func readHistory(ctx context.Context, c client.Client, id string) (timeline, error) {
 	t := timeline{spans: map[string][]span{}}
 	whole, err := t.read(ctx, c, id)
-	t.whole = whole
+	t.total = whole
 	return t, err
 }
 
@@ -39,7 +39,7 @@ func (t *timeline) read(ctx context.Context, c client.Client, id string) (whole 
 	types, started := map[int64]string{}, map[int64]time.Time{}
 	end := func(event *history.HistoryEvent, scheduled int64) {
 		name := types[scheduled]
-		if !slices.Contains(working, name) {
+		if !slices.Contains(workActivities, name) {
 			name = otherActivities
 		}
 		t.spans[name] = append(t.spans[name], span{started[scheduled], event.GetEventTime().AsTime()})
@@ -78,8 +78,8 @@ func (t *timeline) read(ctx context.Context, c client.Client, id string) (whole 
 	return whole, nil
 }
 
-// spent is the time in which at least one activity of these types ran.
-func (t *timeline) spent(types ...string) time.Duration {
+// busy returns the time in which at least one activity of these types ran.
+func (t *timeline) busy(types ...string) time.Duration {
 	var all []span
 	for _, name := range types {
 		all = append(all, t.spans[name]...)
@@ -102,17 +102,17 @@ func (t *timeline) spent(types ...string) time.Duration {
 	return total
 }
 
-// orchestration is the time in which none of the working activities ran.
+// orchestration returns the time in which none of the working activities ran.
 func (t *timeline) orchestration() time.Duration {
-	return t.whole.to.Sub(t.whole.from) - t.spent(working...)
+	return t.total.to.Sub(t.total.from) - t.busy(workActivities...)
 }
 
 func (t *timeline) String() string {
-	text := fmt.Sprintf("whole %.2f s", t.whole.to.Sub(t.whole.from).Seconds())
-	for _, name := range append(slices.Clone(working), otherActivities) {
+	text := fmt.Sprintf("whole %.2f s", t.total.to.Sub(t.total.from).Seconds())
+	for _, name := range append(slices.Clone(workActivities), otherActivities) {
 		if n := len(t.spans[name]); n > 0 {
 			longest := slices.MaxFunc(t.spans[name], func(a, b span) int { return cmp.Compare(a.to.Sub(a.from), b.to.Sub(b.from)) })
-			text += fmt.Sprintf(", %s %.2f s (%d, longest %.2f s)", name, t.spent(name).Seconds(), n, longest.to.Sub(longest.from).Seconds())
+			text += fmt.Sprintf(", %s %.2f s (%d, longest %.2f s)", name, t.busy(name).Seconds(), n, longest.to.Sub(longest.from).Seconds())
 		}
 	}
 	return text

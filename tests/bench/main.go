@@ -43,7 +43,7 @@ func main() {
 
 // run runs the rows. What was measured before a row failed is reported all the same.
 func run(ctx context.Context, selected string) (err error) {
-	chosen, err := choose(selected)
+	chosen, err := selectRows(selected)
 	if err != nil {
 		return err
 	}
@@ -54,10 +54,10 @@ func run(ctx context.Context, selected string) (err error) {
 	if err != nil {
 		return err
 	}
-	b := &bench{dir: dir}
-	var outcomes []outcome
+	b := &runner{dir: dir}
+	var outcomes []result
 	for _, r := range chosen {
-		say("%s ...", r.work)
+		logProgress("%s ...", r.work)
 		o, failed := b.measure(ctx, r)
 		if failed != nil {
 			err = fmt.Errorf("row %s: %w (logs are in %s)", r.name, failed, dir)
@@ -65,7 +65,7 @@ func run(ctx context.Context, selected string) (err error) {
 		}
 		outcomes = append(outcomes, o)
 	}
-	err = errors.Join(err, b.drop(), report(os.Stdout, outcomes), writeJSON(os.Getenv("BENCH_JSON"), outcomes))
+	err = errors.Join(err, b.deleteCluster(), report(os.Stdout, outcomes), writeJSON(os.Getenv("BENCH_JSON"), outcomes))
 	if err == nil {
 		err = os.RemoveAll(dir)
 	}
@@ -91,7 +91,7 @@ func findPrograms() error {
 	return os.Setenv("EBB_BIN", dir)
 }
 
-func writeJSON(path string, outcomes []outcome) error {
+func writeJSON(path string, outcomes []result) error {
 	if path == "" {
 		return nil
 	}
@@ -106,5 +106,5 @@ func writeJSON(path string, outcomes []outcome) error {
 	return nil
 }
 
-// say tells on stderr what is going on, which takes minutes.
-func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...) }
+// logProgress tells on stderr what is going on, which takes minutes.
+func logProgress(format string, args ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...) }

@@ -11,11 +11,10 @@ import (
 	"go.uber.org/zap"
 
 	"ebb/internal/config"
-	"ebb/internal/engine"
 	"ebb/internal/workers"
 )
 
-// workerCommand is how the worker of a cluster is started: nil means ebb-worker.
+// workerCommand returns how the worker of a cluster is started: nil means ebb-worker.
 // With PROFILE=<path> this program is the worker, and its CPU profile is written
 // to <path>-<cluster>.pprof when the rows on that cluster are done.
 func workerCommand(cluster string) ([]string, error) {
@@ -48,18 +47,5 @@ func profiledWorker(ctx context.Context, path string) (err error) {
 	if err != nil {
 		return err
 	}
-	settings, err := engine.Resolve(engine.Options{})
-	if err != nil {
-		return err
-	}
-	client, err := engine.Dial(ctx, zap.NewNop(), engine.Options{})
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	w, err := workers.New(workers.Options{Client: client, Namespace: settings.Namespace, Config: file, Log: zap.NewNop()})
-	if err != nil {
-		return err
-	}
-	return w.Run(ctx)
+	return workers.Serve(ctx, workers.Options{Config: file, Log: zap.NewNop()})
 }

@@ -9,7 +9,7 @@ import (
 const none = "-"
 
 // report prints the table. Counts are kubectl's / Ebb's.
-func report(out io.Writer, outcomes []outcome) error {
+func report(out io.Writer, outcomes []result) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if _, err := fmt.Fprintln(t, "work\tkubectl\tEbb\tratio\tbound\tEbb÷bound\trefused\trequests\tdrains\torchestration\t"); err != nil {
 		return err
@@ -22,8 +22,8 @@ func report(out io.Writer, outcomes []outcome) error {
 		if o.Bound != nil {
 			toBound = fmt.Sprintf("%.2f", o.Ebb / *o.Bound)
 		}
-		if _, err := fmt.Fprintf(t, "%s\t%s\t%.1f s\t%s\t%s\t%s\t%s / %d\t%s / %d\t%.1f s\t%.2f s\t\n", o.Work, seconds(o.Kubectl), o.Ebb, ratio, seconds(o.Bound), toBound,
-			number(o.KubectlRefused), o.Refused, number(o.KubectlRequests), o.Requests, o.Drain, o.Orchestration); err != nil {
+		if _, err := fmt.Fprintf(t, "%s\t%s\t%.1f s\t%s\t%s\t%s\t%s / %d\t%s / %d\t%.1f s\t%.2f s\t\n", o.Work, formatSeconds(o.Kubectl), o.Ebb, ratio, formatSeconds(o.Bound), toBound,
+			formatCount(o.KubectlRefused), o.Refused, formatCount(o.KubectlRequests), o.Requests, o.Drain, o.Orchestration); err != nil {
 			return err
 		}
 	}
@@ -39,14 +39,14 @@ scale down: kubectl drains the nodes in three processes and deletes them; Ebb de
 	return err
 }
 
-func seconds(v *float64) string {
+func formatSeconds(v *float64) string {
 	if v == nil {
 		return none
 	}
 	return fmt.Sprintf("%.1f s", *v)
 }
 
-func number(v *int) string {
+func formatCount(v *int) string {
 	if v == nil {
 		return none
 	}

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"ebb/internal/operation"
 	"ebb/internal/sandbox"
-	"ebb/workflows"
 )
 
 // target is the version that the row "upgrade" upgrades to.
@@ -15,35 +15,35 @@ const target = "1.37.2"
 
 // row is one piece of work that both tools do.
 type row struct {
-	name     string // for -rows
-	work     string // what the table says
-	on       shape
-	nodes    []string                                       // to drain or to remove; empty = all
-	peer     func(ctx context.Context, l *lab, r row) error // kubectl's way; nil = it has none
-	kind     workflows.Kind                                 // Ebb's way
-	parallel int                                            // scale.maxParallel
-	ends     bool                                           // the cluster cannot be put back afterwards
+	name        string // for -rows
+	work        string // what the table says
+	cluster     clusterSpec
+	nodes       []string                                           // to drain or to remove; empty = all
+	runKubectl  func(ctx context.Context, l *cluster, r row) error // kubectl's way; nil = it has none
+	kind        operation.Kind                                     // Ebb's way
+	parallel    int                                                // scale.maxParallel
+	destructive bool                                               // the cluster cannot be put back afterwards
 }
 
-// shape is a cluster: so many workers, and where its pods are.
-type shape struct {
+// clusterSpec is the number of workers of a cluster, its workloads, and where they run.
+type clusterSpec struct {
 	name    string
 	workers int
 	apps    []sandbox.Workload
-	home    string // all pods are on this node; empty = as many on each
+	node    string // all pods are on this node; empty = as many on each
 }
 
 var (
 	// workload1 is ten Deployments with two pods on each of twelve nodes, half of
 	// them with a budget of one pod and half with one of 20%, which is five.
-	workload1 = shape{name: "w1", workers: 12, apps: budgeted(24)}
-	// crowd is one node that is as full as a kubelet permits: 109 pods and kube-proxy.
-	crowd = shape{name: "crowd", workers: 12, home: "w12", apps: []sandbox.Workload{{Name: "crowd", Replicas: 109, CPU: "50m", Spread: true}}}
-	// ten is workload1 on ten nodes: again two pods of each Deployment on each.
-	ten = shape{name: "ten", workers: 10, apps: budgeted(20)}
+	workload1 = clusterSpec{name: "w1", workers: 12, apps: workloadsWithBudgets(24)}
+	// crowdedNode is one node that is as full as a kubelet permits: 109 pods and kube-proxy.
+	crowdedNode = clusterSpec{name: "crowd", workers: 12, node: "w12", apps: []sandbox.Workload{{Name: "crowd", Replicas: 109, CPU: "50m", Spread: true}}}
+	// tenWorkers is workload1 on ten nodes: again two pods of each Deployment on each.
+	tenWorkers = clusterSpec{name: "ten", workers: 10, apps: workloadsWithBudgets(20)}
 )
 
-func budgeted(replicas int32) []sandbox.Workload {
+func workloadsWithBudgets(replicas int32) []sandbox.Workload {
 	var apps []sandbox.Workload
 	for i := range 5 {
 		apps = append(apps,
@@ -54,18 +54,18 @@ func budgeted(replicas int32) []sandbox.Workload {
 }
 
 var (
-	last      = []string{"w12"}
-	lastThree = []string{"w10", "w11", "w12"}
+	lastNode       = []string{"w12"}
+	lastThreeNodes = []string{"w10", "w11", "w12"}
 )
 
 var rows = []row{
-	{name: "one", work: "drain one node", on: workload1, nodes: last, peer: drainInSequence, kind: workflows.KindDrain, parallel: 1},
-	{name: "sequence", work: "drain three nodes in sequence", on: workload1, nodes: lastThree, peer: drainInSequence, kind: workflows.KindDrain, parallel: 1},
-	{name: "commands", work: "drain three nodes, a kubectl drain for each", on: workload1, nodes: lastThree, peer: drainOneByOne, kind: workflows.KindDrain, parallel: 1},
-	{name: "three", work: "drain three nodes at once", on: workload1, nodes: lastThree, peer: drainAtOnce, kind: workflows.KindDrain, parallel: 3},
-	{name: "crowd", work: "drain a node of 110 pods, no budgets", on: crowd, nodes: last, peer: drainInSequence, kind: workflows.KindDrain, parallel: 1},
-	{name: "scale-down", work: "scale down by three nodes at once", on: workload1, nodes: lastThree, peer: scaleDown, kind: workflows.KindScaleDown, parallel: 3, ends: true},
-	{name: "upgrade", work: "upgrade a control plane and ten workers", on: ten, kind: workflows.KindUpgrade, parallel: 1, ends: true},
+	{name: "one", work: "drain one node", cluster: workload1, nodes: lastNode, runKubectl: drainInSequence, kind: operation.KindDrain, parallel: 1},
+	{name: "sequence", work: "drain three nodes in sequence", cluster: workload1, nodes: lastThreeNodes, runKubectl: drainInSequence, kind: operation.KindDrain, parallel: 1},
+	{name: "commands", work: "drain three nodes, a kubectl drain for each", cluster: workload1, nodes: lastThreeNodes, runKubectl: drainSeparately, kind: operation.KindDrain, parallel: 1},
+	{name: "three", work: "drain three nodes at once", cluster: workload1, nodes: lastThreeNodes, runKubectl: drainConcurrently, kind: operation.KindDrain, parallel: 3},
+	{name: "crowd", work: "drain a node of 110 pods, no budgets", cluster: crowdedNode, nodes: lastNode, runKubectl: drainInSequence, kind: operation.KindDrain, parallel: 1},
+	{name: "scale-down", work: "scale down by three nodes at once", cluster: workload1, nodes: lastThreeNodes, runKubectl: scaleDown, kind: operation.KindScaleDown, parallel: 3, destructive: true},
+	{name: "upgrade", work: "upgrade a control plane and ten workers", cluster: tenWorkers, kind: operation.KindUpgrade, parallel: 1, destructive: true},
 }
 
 func rowNames() []string {
@@ -76,8 +76,8 @@ func rowNames() []string {
 	return names
 }
 
-// choose finds rows by name, in the order of the table.
-func choose(selected string) ([]row, error) {
+// selectRows finds rows by name, in the order of the table.
+func selectRows(selected string) ([]row, error) {
 	if selected == "" {
 		return rows, nil
 	}

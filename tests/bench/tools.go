@@ -13,21 +13,21 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"ebb/internal/config"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
 	"ebb/internal/testbed"
-	"ebb/workflows"
 )
 
 // The ways of kubectl. Given several nodes, kubectl drain cordons all of them
 // first and then drains one after the other, as Ebb does.
 
-func drainInSequence(ctx context.Context, l *lab, r row) error {
+func drainInSequence(ctx context.Context, l *cluster, r row) error {
 	return l.kubectl(ctx, append([]string{"drain", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=10m"}, r.nodes...)...)
 }
 
-// drainOneByOne is what most people type: a command for each node. The pods of
+// drainSeparately returns what most people type: a command for each node. The pods of
 // the first node may move to the next one.
-func drainOneByOne(ctx context.Context, l *lab, r row) error {
+func drainSeparately(ctx context.Context, l *cluster, r row) error {
 	for _, node := range r.nodes {
 		if err := drainInSequence(ctx, l, row{nodes: []string{node}}); err != nil {
 			return err
@@ -36,7 +36,7 @@ func drainOneByOne(ctx context.Context, l *lab, r row) error {
 	return nil
 }
 
-func drainAtOnce(ctx context.Context, l *lab, r row) error {
+func drainConcurrently(ctx context.Context, l *cluster, r row) error {
 	processes, ctx := errgroup.WithContext(ctx)
 	for _, node := range r.nodes {
 		processes.Go(func() error {
@@ -46,18 +46,18 @@ func drainAtOnce(ctx context.Context, l *lab, r row) error {
 	return processes.Wait()
 }
 
-// scaleDown is what a person can do with kubectl; Ebb destroys the machines as well.
-func scaleDown(ctx context.Context, l *lab, r row) error {
-	if err := drainAtOnce(ctx, l, r); err != nil {
+// scaleDown returns what a person can do with kubectl; Ebb destroys the machines as well.
+func scaleDown(ctx context.Context, l *cluster, r row) error {
+	if err := drainConcurrently(ctx, l, r); err != nil {
 		return err
 	}
 	return l.kubectl(ctx, append([]string{"delete", "node"}, r.nodes...)...)
 }
 
 // kubectl runs the kubectl of the sandbox's own Kubernetes version.
-func (l *lab) kubectl(ctx context.Context, args ...string) error {
+func (l *cluster) kubectl(ctx context.Context, args ...string) error {
 	home := filepath.Join(l.dir, "home")
-	args = append([]string{"--kubeconfig", l.peer.kubeconfig, "--cache-dir", filepath.Join(home, "cache")}, args...)
+	args = append([]string{"--kubeconfig", l.kubectlAccount.kubeconfig, "--cache-dir", filepath.Join(home, "cache")}, args...)
 	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv("EBB_BIN"), "kubectl"), args...) // #nosec G204 G702 -- our own kubectl
 	cmd.Env = append(os.Environ(), "HOME="+home)
 	var out bytes.Buffer
@@ -69,31 +69,31 @@ func (l *lab) kubectl(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// configure makes the worker use the account that is counted as Ebb's, and
+// configureWorker makes the worker use the account that is counted as Ebb's, and
 // drain so many nodes at once.
-func (l *lab) configure(parallel int) error {
-	return l.bed.Configure(func(c *config.Cluster) {
-		c.Kubeconfig = l.ebb.kubeconfig
+func (l *cluster) configureWorker(parallel int) error {
+	return l.testbed.Configure(func(c *config.Cluster) {
+		c.Kubeconfig = l.ebbAccount.kubeconfig
 		c.Scale.MaxParallel = parallel
 		c.Drain.Timeout = config.DefaultDrainTimeout
 	})
 }
 
-// operate runs one operation to its end and returns its ID. It waits for the
+// runOperation runs one operation to its end and returns its ID. It waits for the
 // workflow itself: what follows an operation for people looks every 300 ms.
-func (l *lab) operate(ctx context.Context, r row) (string, error) {
+func (l *cluster) runOperation(ctx context.Context, r row) (string, error) {
 	request := ops.Request{Kind: r.kind, Cluster: testbed.ClusterName, Nodes: r.nodes}
-	if r.kind == workflows.KindUpgrade {
+	if r.kind == operation.KindUpgrade {
 		request.Target = target
 	}
 	var err error
 	if request.ID, err = ops.NewID(r.kind, request.Cluster, time.Now()); err != nil {
 		return "", err
 	}
-	if _, _, err := l.bed.Ops.Start(ctx, request); err != nil {
+	if _, _, err := l.testbed.Ops.Start(ctx, request); err != nil {
 		return "", err
 	}
-	if err := l.bed.Client.GetWorkflow(ctx, request.ID, "").Get(ctx, nil); err != nil {
+	if err := l.testbed.Client.GetWorkflow(ctx, request.ID, "").Get(ctx, nil); err != nil {
 		return "", fmt.Errorf("operation %s: %w", request.ID, err)
 	}
 	return request.ID, nil

@@ -18,7 +18,7 @@ import (
 	"ebb/internal/endpoints"
 )
 
-// example is the block of docs/endpoints.md in that language that has some text in it.
+// example returns the block of docs/endpoints.md in that language that has some text in it.
 func example(t *testing.T, language, text string) []byte {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/endpoints.md")
@@ -39,7 +39,7 @@ func TestExamples(t *testing.T) {
 	var envoy bootstrap.Bootstrap
 	require.NoError(t, protojson.Unmarshal(data, &envoy))
 	require.NoError(t, envoy.ValidateAll())
-	_, err = endpoints.ParseName(envoy.GetStaticResources().GetClusters()[0].GetEdsClusterConfig().GetServiceName())
+	_, err = endpoints.ParseResourceName(envoy.GetStaticResources().GetClusters()[0].GetEdsClusterConfig().GetServiceName())
 	require.NoError(t, err)
 
 	grpc := example(t, "json", "xds_servers")

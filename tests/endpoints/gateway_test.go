@@ -32,35 +32,35 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb/deployments"
-	"ebb/internal/api"
+	"ebb/internal/api/auth"
 	"ebb/internal/embedded"
 	"ebb/internal/sandbox"
 	"ebb/internal/testbed"
 )
 
-// authority signs certificates for servers and clients of a test.
-type authority struct {
-	t    *testing.T
-	dir  string
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-	made int64
+// certificateAuthority signs certificates for servers and clients of a test.
+type certificateAuthority struct {
+	t      *testing.T
+	dir    string
+	key    *ecdsa.PrivateKey
+	cert   *x509.Certificate
+	serial int64
 }
 
-func newAuthority(t *testing.T, name string) *authority {
+func newCertificateAuthority(t *testing.T, name string) *certificateAuthority {
 	t.Helper()
-	a := &authority{t: t, dir: t.TempDir()}
+	a := &certificateAuthority{t: t, dir: t.TempDir()}
 	a.cert, a.key = a.sign(&x509.Certificate{Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
-	a.write("ca.crt", "CERTIFICATE", a.cert.Raw)
+	a.writePEM("ca.crt", "CERTIFICATE", a.cert.Raw)
 	return a
 }
 
-func (a *authority) sign(template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+func (a *certificateAuthority) sign(template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(a.t, err)
-	a.made++
-	template.SerialNumber, template.NotBefore, template.NotAfter = big.NewInt(a.made), time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+	a.serial++
+	template.SerialNumber, template.NotBefore, template.NotAfter = big.NewInt(a.serial), time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
 	parent, by := a.cert, a.key
 	if parent == nil {
 		parent, by = template, key
@@ -72,15 +72,15 @@ func (a *authority) sign(template *x509.Certificate) (*x509.Certificate, *ecdsa.
 	return cert, key
 }
 
-func (a *authority) path(name string) string { return filepath.Join(a.dir, name) }
+func (a *certificateAuthority) path(name string) string { return filepath.Join(a.dir, name) }
 
-func (a *authority) write(name, kind string, raw []byte) {
+func (a *certificateAuthority) writePEM(name, kind string, raw []byte) {
 	a.t.Helper()
 	require.NoError(a.t, os.WriteFile(a.path(name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw}), 0o600))
 }
 
 // issue writes name.crt and name.key, good for a server on loopback and for a client.
-func (a *authority) issue(name string) {
+func (a *certificateAuthority) issue(name string) {
 	a.t.Helper()
 	cert, key := a.sign(&x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
@@ -88,13 +88,13 @@ func (a *authority) issue(name string) {
 	})
 	secret, err := x509.MarshalECPrivateKey(key)
 	require.NoError(a.t, err)
-	a.write(name+".crt", "CERTIFICATE", cert.Raw)
-	a.write(name+".key", "EC PRIVATE KEY", secret)
+	a.writePEM(name+".crt", "CERTIFICATE", cert.Raw)
+	a.writePEM(name+".key", "EC PRIVATE KEY", secret)
 }
 
-// client is how somebody dials who trusts the authority, and shows a certificate of
+// clientCredentials returns how somebody dials who trusts the authority, and shows a certificate of
 // another one; "" = none.
-func (a *authority) client(from *authority, name string) grpc.DialOption {
+func (a *certificateAuthority) clientCredentials(from *certificateAuthority, name string) grpc.DialOption {
 	a.t.Helper()
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
@@ -110,33 +110,33 @@ func (a *authority) client(from *authority, name string) grpc.DialOption {
 
 // gateway is an ebb-gateway with the rights of deployments/ in the sandbox.
 type gateway struct {
-	t       *testing.T
-	dir     string
-	ca      *authority
-	token   string // of a viewer of prod
-	all     string // of a viewer of all clusters
-	xds     string // where it serves endpoints
-	api     string // where everything else
-	env     []string
-	process *testbed.Process
+	t          *testing.T
+	dir        string
+	ca         *certificateAuthority
+	token      string // of a viewer of prod
+	adminToken string // of a viewer of all clusters
+	xdsAddress string // where it serves endpoints
+	apiAddress string // where everything else
+	env        []string
+	process    *testbed.Process
 }
 
 func newGateway(t *testing.T) *gateway {
 	t.Helper()
-	g := &gateway{t: t, dir: t.TempDir(), ca: newAuthority(t, "the lab's"), xds: free(t), api: free(t)}
+	g := &gateway{t: t, dir: t.TempDir(), ca: newCertificateAuthority(t, "the lab's"), xdsAddress: freeAddress(t), apiAddress: freeAddress(t)}
 	engine, err := embedded.Start(t.Context(), embedded.Options{Dir: filepath.Join(g.dir, "engine"), UIPort: -1, Log: zap.NewNop()})
 	require.NoError(t, err)
 	t.Cleanup(engine.Stop)
 	g.env = append(os.Environ(), "TEMPORAL_ADDRESS="+engine.Address(), "TEMPORAL_NAMESPACE="+engine.Namespace())
-	require.NoError(t, testbed.Login(t.Context(), shared, "ebb-gateway", deployments.GatewayRBAC, filepath.Join(g.dir, "kubeconfig")))
+	require.NoError(t, testbed.WriteKubeconfig(t.Context(), shared, "ebb-gateway", deployments.GatewayRBAC, filepath.Join(g.dir, "kubeconfig")))
 	tokens := "tokens:\n"
 	for _, one := range []struct {
 		name, cluster string
 		to            *string
-	}{{"vera", "prod", &g.token}, {"prometheus", api.AllClusters, &g.all}} {
-		token, hash, err := api.NewToken()
+	}{{"vera", "prod", &g.token}, {"prometheus", auth.AllClusters, &g.adminToken}} {
+		token, hash, err := auth.NewToken()
 		require.NoError(t, err)
-		line, err := api.TokenLine(one.name, hash, api.Viewer, []string{one.cluster})
+		line, err := auth.TokenFileEntry(one.name, hash, auth.Viewer, []string{one.cluster})
 		require.NoError(t, err)
 		*one.to, tokens = token, tokens+line+"\n"
 	}
@@ -160,14 +160,14 @@ gateway:
     clients:
       - {commonName: envoy.prod, clusters: [prod]}
       - {commonName: envoy.dev, clusters: [dev]}
-`, g.api, g.ca.path("gateway.crt"), g.ca.path("gateway.key"), g.xds, g.ca.path("ca.crt"))
+`, g.apiAddress, g.ca.path("gateway.crt"), g.ca.path("gateway.key"), g.xdsAddress, g.ca.path("ca.crt"))
 	require.NoError(t, os.WriteFile(filepath.Join(g.dir, "ebb.yaml"), []byte(text), 0o600))
 	g.start()
 	return g
 }
 
-// free is a loopback address that nobody uses now, and that is kept for nobody else.
-func free(t *testing.T) string {
+// freeAddress returns a loopback address that nobody uses now, and that is kept for nobody else.
+func freeAddress(t *testing.T) string {
 	t.Helper()
 	address, err := testbed.FreeAddress(t.Context())
 	require.NoError(t, err)
@@ -188,7 +188,7 @@ func (g *gateway) start() {
 			g.t.Logf("the gateway's log:\n%s", log)
 		}
 	})
-	ctx, cancel := context.WithTimeout(g.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(g.t.Context(), waitTimeout)
 	defer cancel()
 	require.NoError(g.t, testbed.Poll(ctx, func() (bool, error) {
 		select {
@@ -196,7 +196,7 @@ func (g *gateway) start() {
 			return false, errors.New("the gateway has ended")
 		default:
 		}
-		c, err := new(net.Dialer).DialContext(ctx, "tcp", g.xds)
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", g.xdsAddress)
 		if err != nil {
 			return false, nil
 		}
@@ -204,14 +204,14 @@ func (g *gateway) start() {
 	}))
 }
 
-func TestWhoIsLetIn(t *testing.T) {
-	publish(t, "guarded", "10.9.0.1")
+func TestAuthentication(t *testing.T) {
+	createServiceWithEndpoint(t, "guarded", "10.9.0.1")
 	g := newGateway(t)
-	other := newAuthority(t, "somebody else's")
+	other := newCertificateAuthority(t, "somebody else's")
 	other.issue("envoy.prod")
 	const prod, dev = "prod/default/guarded:80", "dev/default/guarded:80"
 	for name, c := range map[string]struct {
-		from  *authority
+		from  *certificateAuthority
 		cert  string
 		token string
 		asked string
@@ -235,13 +235,13 @@ func TestWhoIsLetIn(t *testing.T) {
 			if c.token != "" {
 				ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+c.token)
 			}
-			s := sotw(ctx, t, g.xds, g.ca.client(c.from, c.cert))
-			s.ask(resource.EndpointType, []string{c.asked}, update{})
+			s := openSotW(ctx, t, g.xdsAddress, g.ca.clientCredentials(c.from, c.cert))
+			s.request(resource.EndpointType, []string{c.asked}, response{})
 			if c.code == codes.OK {
-				s.until(c.asked, map[string]string{"10.9.0.1": healthy})
+				s.waitForEndpoints(c.asked, map[string]string{"10.9.0.1": healthy})
 				return
 			}
-			err := <-s.ended
+			err := <-s.streamErr
 			require.Equal(t, c.code, status.Code(err), "%v", err)
 			require.ErrorContains(t, err, c.text)
 		})
@@ -255,9 +255,9 @@ func TestWhoIsLetIn(t *testing.T) {
 
 func (g *gateway) metrics() string {
 	g.t.Helper()
-	r, err := http.NewRequestWithContext(g.t.Context(), http.MethodGet, "https://"+g.api+"/metrics", nil)
+	r, err := http.NewRequestWithContext(g.t.Context(), http.MethodGet, "https://"+g.apiAddress+"/metrics", nil)
 	require.NoError(g.t, err)
-	r.Header.Set("Authorization", "Bearer "+g.all)
+	r.Header.Set("Authorization", "Bearer "+g.adminToken)
 	pool := x509.NewCertPool()
 	pool.AddCert(g.ca.cert)
 	browser := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
@@ -274,22 +274,22 @@ func (g *gateway) metrics() string {
 // The gateway ends on SIGTERM and comes back while a service is used and its pod is
 // replaced: no call fails, and its successor tells what has changed.
 func TestGatewayIsRestartedUnderTraffic(t *testing.T) {
-	deploy(t, sandbox.Workload{Name: "kept", Replicas: 1, Annotations: map[string]string{"sandbox.ebb/delete-delay": "8s"}})
-	f := newFleet(t, "kept")
-	f.await(func(at map[string]string) bool { return len(at) == 1 })
+	deployWorkload(t, sandbox.Workload{Name: "kept", Replicas: 1, Annotations: map[string]string{"sandbox.ebb/delete-delay": "8s"}})
+	f := servePods(t, "kept")
+	f.waitFor(func(at map[string]string) bool { return len(at) == 1 })
 	g := newGateway(t)
-	u, stop := newUser(t, f, g.xds, "prod/default/kept:80", fmt.Sprintf(
+	u, stop := startTraffic(t, f, g.xdsAddress, "prod/default/kept:80", fmt.Sprintf(
 		`{"type": "tls", "config": {"ca_certificate_file": %q, "certificate_file": %q, "private_key_file": %q}}`,
 		g.ca.path("ca.crt"), g.ca.path("envoy.prod.crt"), g.ca.path("envoy.prod.key")))
 	began := time.Now()
 	require.NoError(t, g.process.Stop())
 	require.Less(t, time.Since(began), 9*time.Second, "streams are ended, not cut when the grace is over")
-	calls := u.count()
-	require.Eventually(t, func() bool { return u.count() > calls+100 }, patience, 10*time.Millisecond, "clients keep what they were told")
+	calls := u.callCount()
+	require.Eventually(t, func() bool { return u.callCount() > calls+100 }, waitTimeout, 10*time.Millisecond, "clients keep what they were told")
 	g.start()
-	pod := pods(t, "kept")[0]
+	pod := runningPods(t, "kept")[0]
 	require.NoError(t, shared.Client().CoreV1().Pods(sandbox.Namespace).EvictV1(t.Context(), &policy.Eviction{ObjectMeta: meta.ObjectMeta{Name: pod.Name}}))
-	f.await(func(at map[string]string) bool { _, there := at[pod.Status.PodIP]; return !there && len(at) == 1 })
+	f.waitFor(func(at map[string]string) bool { _, there := at[pod.Status.PodIP]; return !there && len(at) == 1 })
 	stop()
 	require.Empty(t, u.failed, "of %d calls", u.calls)
 }

@@ -23,24 +23,24 @@ import (
 	"ebb/internal/sandbox"
 )
 
-// fleet answers at the addresses of a workload's pods: from the moment that a pod is
-// ready until it is gone.
-type fleet struct {
-	t       *testing.T
-	mu      sync.Mutex
-	servers map[string]*grpc.Server // by the pod's address
-	at      map[string]string       // the address on loopback
-	changed chan struct{}           // closed by the next change
+// podServers is a gRPC server on loopback for each pod of a workload, from the time that
+// the pod is ready until it is deleted.
+type podServers struct {
+	t        *testing.T
+	mu       sync.Mutex
+	servers  map[string]*grpc.Server // by the pod's address
+	loopback map[string]string       // the address on loopback
+	changed  chan struct{}           // closed by the next change
 }
 
-func newFleet(t *testing.T, workload string) *fleet {
+func servePods(t *testing.T, workload string) *podServers {
 	t.Helper()
-	f := &fleet{t: t, servers: map[string]*grpc.Server{}, at: map[string]string{}, changed: make(chan struct{})}
+	f := &podServers{t: t, servers: map[string]*grpc.Server{}, loopback: map[string]string{}, changed: make(chan struct{})}
 	api := shared.Client().CoreV1().Pods(sandbox.Namespace)
 	w, err := api.Watch(t.Context(), meta.ListOptions{LabelSelector: "app=" + workload})
 	require.NoError(t, err)
 	var following sync.WaitGroup
-	following.Go(func() { f.follow(w) })
+	following.Go(func() { f.watchPods(w) })
 	t.Cleanup(func() {
 		w.Stop()
 		following.Wait()
@@ -51,7 +51,7 @@ func newFleet(t *testing.T, workload string) *fleet {
 	return f
 }
 
-func (f *fleet) follow(w watch.Interface) {
+func (f *podServers) watchPods(w watch.Interface) {
 	for event := range w.ResultChan() {
 		pod, ok := event.Object.(*core.Pod)
 		if !ok || pod.Status.PodIP == "" {
@@ -59,13 +59,13 @@ func (f *fleet) follow(w watch.Interface) {
 		}
 		if event.Type == watch.Deleted {
 			f.stop(pod.Status.PodIP)
-		} else if ready(pod) {
+		} else if podReady(pod) {
 			f.start(pod.Status.PodIP)
 		}
 	}
 }
 
-func ready(pod *core.Pod) bool {
+func podReady(pod *core.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == core.PodReady {
 			return c.Status == core.ConditionTrue
@@ -74,7 +74,7 @@ func ready(pod *core.Pod) bool {
 	return false
 }
 
-func (f *fleet) start(ip string) {
+func (f *podServers) start(ip string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.servers[ip] != nil {
@@ -88,35 +88,35 @@ func (f *fleet) start(ip string) {
 	s := grpc.NewServer()
 	healthpb.RegisterHealthServer(s, health.NewServer())
 	go func() { _ = s.Serve(l) }() // ends with Stop
-	f.servers[ip], f.at[ip] = s, l.Addr().String()
-	f.tell()
+	f.servers[ip], f.loopback[ip] = s, l.Addr().String()
+	f.notify()
 }
 
 // stop ends a server as a pod ends: with all its connections.
-func (f *fleet) stop(ip string) {
+func (f *podServers) stop(ip string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s := f.servers[ip]; s != nil {
 		s.Stop()
 		delete(f.servers, ip)
-		delete(f.at, ip)
-		f.tell()
+		delete(f.loopback, ip)
+		f.notify()
 	}
 }
 
-func (f *fleet) tell() {
+func (f *podServers) notify() {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
-// await waits until the pods that answer are as wanted.
-func (f *fleet) await(want func(ips map[string]string) bool) {
+// waitFor waits until the pods that answer are as wanted.
+func (f *podServers) waitFor(want func(ips map[string]string) bool) {
 	f.t.Helper()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(waitTimeout)
 	defer timer.Stop()
 	for {
 		f.mu.Lock()
-		ok, changed := want(f.at), f.changed
+		ok, changed := want(f.loopback), f.changed
 		f.mu.Unlock()
 		if ok {
 			return
@@ -130,13 +130,13 @@ func (f *fleet) await(want func(ips map[string]string) bool) {
 }
 
 // dial leads a client to the server that stands for a pod.
-func (f *fleet) dial(ctx context.Context, address string) (net.Conn, error) {
+func (f *podServers) dial(ctx context.Context, address string) (net.Conn, error) {
 	ip, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
-	at, ok := f.at[ip]
+	at, ok := f.loopback[ip]
 	f.mu.Unlock()
 	if !ok {
 		return nil, fmt.Errorf("no pod at %s", address)
@@ -144,17 +144,17 @@ func (f *fleet) dial(ctx context.Context, address string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", at)
 }
 
-// user calls a service all the time and notes who answers.
-type user struct {
+// trafficClient calls a service continuously and records the calls that fail.
+type trafficClient struct {
 	client healthpb.HealthClient
 	mu     sync.Mutex
 	calls  int
 	failed []error
 }
 
-// newUser is a client that knows the service from the xDS server alone. It calls until
+// startTraffic returns a client that knows the service from the xDS server alone. It calls until
 // the function is called that is returned.
-func newUser(t *testing.T, f *fleet, server, target, credentials string) (u *user, stop func()) {
+func startTraffic(t *testing.T, f *podServers, server, target, credentials string) (u *trafficClient, stop func()) {
 	t.Helper()
 	bootstrap := fmt.Sprintf(`{"xds_servers": [{"server_uri": %q, "channel_creds": [%s]}], "node": {"id": "user"}}`, server, credentials)
 	resolver, err := xds.NewXDSResolverWithConfigForTesting([]byte(bootstrap))
@@ -166,13 +166,13 @@ func newUser(t *testing.T, f *fleet, server, target, credentials string) (u *use
 		return f.dial(ctx, address)
 	}), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
-	u = &user{client: healthpb.NewHealthClient(c)}
+	u = &trafficClient{client: healthpb.NewHealthClient(c)}
 	_, err = u.client.Check(t.Context(), &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var going sync.WaitGroup
 	for range 4 {
-		going.Go(func() { u.call(ctx) })
+		going.Go(func() { u.callUntilDone(ctx) })
 	}
 	return u, func() {
 		cancel()
@@ -181,7 +181,7 @@ func newUser(t *testing.T, f *fleet, server, target, credentials string) (u *use
 	}
 }
 
-func (u *user) call(ctx context.Context) {
+func (u *trafficClient) callUntilDone(ctx context.Context) {
 	pause := time.NewTicker(5 * time.Millisecond)
 	defer pause.Stop()
 	for {
@@ -204,7 +204,7 @@ func (u *user) call(ctx context.Context) {
 	}
 }
 
-func (u *user) count() int {
+func (u *trafficClient) callCount() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.calls
@@ -213,16 +213,16 @@ func (u *user) count() int {
 // A service of one replica is evicted from its node: its terminating pod serves until
 // the next one is ready, and no call fails.
 func TestOneReplicaIsReplacedUnderTraffic(t *testing.T) {
-	deploy(t, sandbox.Workload{Name: "single", Replicas: 1, Annotations: map[string]string{"sandbox.ebb/delete-delay": "8s"}})
-	f := newFleet(t, "single")
-	f.await(func(at map[string]string) bool { return len(at) == 1 })
-	_, address := serve(t)
-	u, stop := newUser(t, f, address, "prod/default/single:80", `{"type": "insecure"}`)
+	deployWorkload(t, sandbox.Workload{Name: "single", Replicas: 1, Annotations: map[string]string{"sandbox.ebb/delete-delay": "8s"}})
+	f := servePods(t, "single")
+	f.waitFor(func(at map[string]string) bool { return len(at) == 1 })
+	_, address := startServer(t)
+	u, stop := startTraffic(t, f, address, "prod/default/single:80", `{"type": "insecure"}`)
 	for range 2 {
-		pod := pods(t, "single")[0]
+		pod := runningPods(t, "single")[0]
 		cordon(t, pod.Spec.NodeName)
 		require.NoError(t, shared.Client().CoreV1().Pods(sandbox.Namespace).EvictV1(t.Context(), &policy.Eviction{ObjectMeta: meta.ObjectMeta{Name: pod.Name}}))
-		f.await(func(at map[string]string) bool { _, there := at[pod.Status.PodIP]; return !there && len(at) == 1 })
+		f.waitFor(func(at map[string]string) bool { _, there := at[pod.Status.PodIP]; return !there && len(at) == 1 })
 		uncordon(t, pod.Spec.NodeName)
 	}
 	stop()

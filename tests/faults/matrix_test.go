@@ -10,44 +10,44 @@ import (
 
 // matrix is points × faults with what came out.
 type matrix struct {
-	points []point
-	wanted map[run]bool
+	points   []point
+	selected map[run]bool
 
-	mu       sync.Mutex
-	verdicts map[run]string // how the end state differs; "" = not at all
-	order    []run
+	mu          sync.Mutex
+	differences map[run]string // how the end state differs; "" = not at all
+	order       []run
 }
 
 func newMatrix(points []point, runs []run) *matrix {
-	m := &matrix{points: points, wanted: map[run]bool{}, verdicts: map[run]string{}}
+	m := &matrix{points: points, selected: map[run]bool{}, differences: map[run]string{}}
 	for _, r := range runs {
-		m.wanted[r] = true
+		m.selected[r] = true
 	}
 	return m
 }
 
 // record keeps what came out of a run, and says so at once.
-func (m *matrix) record(r run, verdict string, took time.Duration) {
+func (m *matrix) record(r run, diff string, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.verdicts[r] = verdict
+	m.differences[r] = diff
 	m.order = append(m.order, r)
 	word := "same"
-	if verdict != "" {
+	if diff != "" {
 		word = "DIFFERS"
 	}
-	fmt.Printf("%4d/%d  %s  %s in %.1f s\n", len(m.order), len(m.wanted), r, word, took.Seconds())
-	if verdict != "" {
-		fmt.Println(verdict)
+	fmt.Printf("%4d/%d  %s  %s in %.1f s\n", len(m.order), len(m.selected), r, word, took.Seconds())
+	if diff != "" {
+		fmt.Println(diff)
 	}
 }
 
 func (m *matrix) done() int { return len(m.order) }
 
-func (m *matrix) different() []run {
+func (m *matrix) differing() []run {
 	var list []run
 	for _, r := range m.order {
-		if m.verdicts[r] != "" {
+		if m.differences[r] != "" {
 			list = append(list, r)
 		}
 	}
@@ -55,15 +55,15 @@ func (m *matrix) different() []run {
 }
 
 // cell is one run: "same", "DIFFERS", "·" when this selection leaves it out, or
-// "-" when the fault cannot strike there.
+// "-" when the fault makes no sense there.
 func (m *matrix) cell(r run) string {
-	verdict, made := m.verdicts[r]
+	diff, made := m.differences[r]
 	switch {
-	case made && verdict == "":
+	case made && diff == "":
 		return "same"
 	case made:
 		return "DIFFERS"
-	case !r.hits(r.fault):
+	case !r.allows(r.fault):
 		return "-"
 	}
 	return "·"
@@ -91,15 +91,15 @@ func (m *matrix) print(w io.Writer) {
 	out("%-53s", "runs that end the same")
 	for _, f := range faults {
 		same, made := 0, 0
-		for r, verdict := range m.verdicts {
+		for r, diff := range m.differences {
 			if r.fault == f {
 				made++
-				if verdict == "" {
+				if diff == "" {
 					same++
 				}
 			}
 		}
 		out(" %-9s", fmt.Sprintf("%d/%d", same, made))
 	}
-	out("\nfaults: %d runs, %d differ\n", m.done(), len(m.different()))
+	out("\nfaults: %d runs, %d differ\n", m.done(), len(m.differing()))
 }

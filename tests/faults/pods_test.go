@@ -22,8 +22,8 @@ const (
 type pinned map[types.UID]string
 
 // pinned are those that are in the cluster and are not about to end.
-func (l *lane) pinned(ctx context.Context) (pinned, error) {
-	list, err := l.bed.Sandbox.Client().CoreV1().Pods(sandbox.Namespace).List(ctx, meta.ListOptions{})
+func (env *environment) pinned(ctx context.Context) (pinned, error) {
+	list, err := env.bed.Sandbox.Client().CoreV1().Pods(sandbox.Namespace).List(ctx, meta.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -39,9 +39,9 @@ func (l *lane) pinned(ctx context.Context) (pinned, error) {
 
 // settle waits until every pinned workload has its pods, ready, and nothing else has.
 // That a Deployment says so is not enough: its status can be one from before.
-func (l *lane) settle(ctx context.Context) error {
+func (env *environment) waitForPods(ctx context.Context) error {
 	return testbed.Poll(ctx, func() (bool, error) {
-		list, err := l.bed.Sandbox.Client().CoreV1().Pods(sandbox.Namespace).List(ctx, meta.ListOptions{})
+		list, err := env.bed.Sandbox.Client().CoreV1().Pods(sandbox.Namespace).List(ctx, meta.ListOptions{})
 		if err != nil {
 			return false, err
 		}
@@ -56,7 +56,7 @@ func (l *lane) settle(ctx context.Context) error {
 				pods[p.UID] = app
 			}
 		}
-		l.pods = pods
+		env.pods = pods
 		return len(pods) == clusterWorkers*pinnedReplicas && total == len(pods)+webReplicas, nil
 	})
 }

@@ -22,25 +22,24 @@ import (
 	"k8s.io/client-go/transport"
 
 	"ebb/internal/config"
-	"ebb/internal/engine"
 	"ebb/internal/logging"
 	"ebb/internal/workers"
 )
 
-// gateEnv names the socket of the gate. A process of this test binary that has it
-// is a worker: the real one, with an interceptor and a transport that report what
-// its activities do, and wait for the answer.
-const gateEnv = "EBB_FAULTS_GATE"
+// injectorEnv names the socket of the injector. A process of this test binary that
+// has it is a worker: the real one, with an interceptor and a transport that report
+// what its activities do, and wait for the reply.
+const injectorEnv = "EBB_FAULTS_INJECTOR"
 
 // How soon the engine notices that a worker is dead. The product's own times (30 s
 // and more for a call, 10 s for a heartbeat) only make the same run longer.
 const (
-	callLost      = 8 * time.Second
-	heartbeatLost = 5 * time.Second
+	startToClose     = 8 * time.Second
+	heartbeatTimeout = 5 * time.Second
 )
 
-// work is the main function of a worker process.
-func work(socket string) error {
+// runWorker is the main function of a worker process.
+func runWorker(socket string) error {
 	log, err := logging.New("info")
 	if err != nil {
 		return err
@@ -55,47 +54,34 @@ func work(socket string) error {
 	if err != nil {
 		return err
 	}
-	settings, err := engine.Resolve(engine.Options{})
-	if err != nil {
-		return err
-	}
-	temporal, err := engine.Dial(ctx, log, engine.Options{})
-	if err != nil {
-		return err
-	}
-	defer temporal.Close()
-	r := &reporter{gate: client, log: log}
-	w, err := workers.New(workers.Options{
-		Client: temporal, Namespace: settings.Namespace, Config: file.WithLogger(log), Log: log,
+	r := &reporter{injector: client, log: log}
+	return workers.Serve(ctx, workers.Options{
+		Config: file.WithLogger(log), Log: log,
 		Interceptors: []interceptor.WorkerInterceptor{r}, Transports: []transport.WrapperFunc{r.transport},
 	})
-	if err != nil {
-		return err
-	}
-	return w.Run(ctx)
 }
 
-// reporter reports to the gate.
+// reporter reports to the injector.
 type reporter struct {
 	interceptor.WorkerInterceptorBase
-	gate *rpc.Client
-	log  *zap.Logger
+	injector *rpc.Client
+	log      *zap.Logger
 }
 
-// report waits for the gate's answer. Without a gate there is no test any more.
-func (r *reporter) report(e Event, m Moment) Answer {
-	var a Answer
-	e.Moment = m
-	if err := r.gate.Call("Gate.At", e, &a); err != nil {
-		r.log.Fatal("the gate is gone", zap.Error(err))
+// report waits for the injector's reply. Without an injector there is no test any more.
+func (r *reporter) report(e Event, kind EventKind) Reply {
+	var reply Reply
+	e.Kind = kind
+	if err := r.injector.Call("Injector.Report", e, &reply); err != nil {
+		r.log.Fatal("the injector is gone", zap.Error(err))
 	}
-	return a
+	return reply
 }
 
 // eventKey is where the context of an activity holds its event.
 type eventKey struct{}
 
-// --- activities: before, after, and signs of life
+// --- activities: before, after, and heartbeats
 
 // InterceptActivity implements interceptor.WorkerInterceptor.
 func (r *reporter) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
@@ -120,13 +106,13 @@ func (i *inbound) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteAc
 	if err != nil {
 		return nil, err
 	}
-	i.reporter.report(e, Begins)
+	i.reporter.report(e, AttemptStarted)
 	out, err := i.Next.ExecuteActivity(context.WithValue(ctx, eventKey{}, e), in)
 	if err != nil {
-		i.reporter.report(e, Fails)
+		i.reporter.report(e, AttemptFailed)
 		return out, err
 	}
-	i.reporter.report(e, Ends)
+	i.reporter.report(e, AttemptSucceeded)
 	return out, nil
 }
 
@@ -167,35 +153,38 @@ type outbound struct {
 func (o *outbound) RecordHeartbeat(ctx context.Context, details ...any) {
 	o.Next.RecordHeartbeat(ctx, details...)
 	if e, ok := ctx.Value(eventKey{}).(Event); ok {
-		o.reporter.report(e, Beats)
+		o.reporter.report(e, Heartbeat)
 	}
 }
 
 // --- requests to the API server
 
-func (r *reporter) transport(next http.RoundTripper) http.RoundTripper { return &tripper{next, r} }
+func (r *reporter) transport(next http.RoundTripper) http.RoundTripper {
+	return &reportingTransport{next, r}
+}
 
-type tripper struct {
+type reportingTransport struct {
 	next     http.RoundTripper
 	reporter *reporter
 }
 
-// RoundTrip reports an answered request of an activity. A lost answer is what a
-// client sees whose server is killed between the write and the answer.
-func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
+// RoundTrip reports each response to a request of an activity. A response that is
+// dropped is what a client sees whose server is killed between the write and the
+// response.
+func (t *reportingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.next.RoundTrip(req)
 	e, ours := req.Context().Value(eventKey{}).(Event)
 	if err != nil || !ours {
 		return resp, err
 	}
-	moment := Writes
+	kind := APIWrite
 	if req.Method == http.MethodGet {
-		moment = Reads
+		kind = APIRead
 	}
 	if pod, ok := strings.CutSuffix(req.URL.Path, "/eviction"); ok && resp.StatusCode < http.StatusMultipleChoices {
 		e.Evicted = path.Base(pod)
 	}
-	if t.reporter.report(e, moment).Lost {
+	if t.reporter.report(e, kind).DropResponse {
 		reset := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
 		return nil, errors.Join(reset, resp.Body.Close())
 	}
@@ -203,37 +192,37 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // WrappedRoundTripper lets client-go see through the wrapper.
-func (t *tripper) WrappedRoundTripper() http.RoundTripper { return t.next }
+func (t *reportingTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 // --- workflows: a dead worker is noticed sooner
 
 // InterceptWorkflow implements interceptor.WorkerInterceptor.
 func (*reporter) InterceptWorkflow(_ workflow.Context, next interceptor.WorkflowInboundInterceptor) interceptor.WorkflowInboundInterceptor {
-	in := &hasteInbound{}
+	in := &shortTimeoutsInbound{}
 	in.Next = next
 	return in
 }
 
-type hasteInbound struct {
+type shortTimeoutsInbound struct {
 	interceptor.WorkflowInboundInterceptorBase
 }
 
-func (i *hasteInbound) Init(out interceptor.WorkflowOutboundInterceptor) error {
-	o := &hasteOutbound{}
+func (i *shortTimeoutsInbound) Init(out interceptor.WorkflowOutboundInterceptor) error {
+	o := &shortTimeoutsOutbound{}
 	o.Next = out
 	return i.Next.Init(o)
 }
 
-type hasteOutbound struct {
+type shortTimeoutsOutbound struct {
 	interceptor.WorkflowOutboundInterceptorBase
 }
 
-func (o *hasteOutbound) ExecuteActivity(ctx workflow.Context, activityType string, args ...any) workflow.Future {
+func (o *shortTimeoutsOutbound) ExecuteActivity(ctx workflow.Context, activityType string, args ...any) workflow.Future {
 	options := workflow.GetActivityOptions(ctx)
 	if options.HeartbeatTimeout > 0 {
-		ctx = workflow.WithHeartbeatTimeout(ctx, min(options.HeartbeatTimeout, heartbeatLost))
+		ctx = workflow.WithHeartbeatTimeout(ctx, min(options.HeartbeatTimeout, heartbeatTimeout))
 	} else {
-		ctx = workflow.WithStartToCloseTimeout(ctx, min(options.StartToCloseTimeout, callLost))
+		ctx = workflow.WithStartToCloseTimeout(ctx, min(options.StartToCloseTimeout, startToClose))
 	}
 	return o.Next.ExecuteActivity(ctx, activityType, args...)
 }

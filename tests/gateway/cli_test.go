@@ -11,44 +11,44 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"ebb/activities"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
 	"ebb/internal/testbed"
-	"ebb/workflows"
+	"ebb/internal/version"
 )
 
-// command is a run of the CLI through a gateway.
-type command struct {
+// cliProcess is a process of the CLI that uses a gateway.
+type cliProcess struct {
 	*exec.Cmd
-	out, errs *record
+	out, errs *syncBuffer
 	done      chan struct{}
 }
 
-// record is what a process has written so far.
-type record struct {
+// syncBuffer holds the output of a process; it may be read while the process runs.
+type syncBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (r *record) Write(p []byte) (int, error) {
+func (r *syncBuffer) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.text.Write(p)
 }
 
-func (r *record) String() string {
+func (r *syncBuffer) String() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.text.String()
 }
 
-// ebb starts the CLI as a caller. It cannot reach the engine.
-func (s *stage) ebb(who, url string, args ...string) *command {
+// startCLI starts the CLI as a caller. It cannot reach the engine.
+func (s *environment) startCLI(who, url string, args ...string) *cliProcess {
 	s.t.Helper()
 	binary, err := testbed.Binary("ebb")
 	require.NoError(s.t, err)
-	c := &command{Cmd: exec.CommandContext(s.t.Context(), binary, append(args, "--gateway", url)...), out: &record{}, errs: &record{}, done: make(chan struct{})} // #nosec G204 -- our own binary
-	c.Stdout, c.Stderr, c.Env = c.out, c.errs, s.environment("127.0.0.1:1", "EBB_TOKEN="+s.tokens[who], "EBB_CONFIG="+s.path("none"))
+	c := &cliProcess{Cmd: exec.CommandContext(s.t.Context(), binary, append(args, "--gateway", url)...), out: &syncBuffer{}, errs: &syncBuffer{}, done: make(chan struct{})} // #nosec G204 -- our own binary
+	c.Stdout, c.Stderr, c.Env = c.out, c.errs, s.processEnv("127.0.0.1:1", "EBB_TOKEN="+s.tokens[who], "EBB_CONFIG="+s.path("none"))
 	require.NoError(s.t, c.Start())
 	go func() {
 		defer close(c.done)
@@ -61,8 +61,8 @@ func (s *stage) ebb(who, url string, args ...string) *command {
 	return c
 }
 
-// ends waits for the end and returns the exit code.
-func (c *command) ends(t *testing.T, within time.Duration) int {
+// waitForExit waits for the end and returns the exit code.
+func (c *cliProcess) waitForExit(t *testing.T, within time.Duration) int {
 	t.Helper()
 	select {
 	case <-c.done:
@@ -73,47 +73,47 @@ func (c *command) ends(t *testing.T, within time.Duration) int {
 	}
 }
 
-// retries waits until the command has said that it does.
-func (c *command) retries(t *testing.T) {
+// waitForRetry waits until the command has said that it does.
+func (c *cliProcess) waitForRetry(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(c.errs.String(), retrying) }, time.Minute, 10*time.Millisecond, "%s", c.errs)
+	require.Eventually(t, func() bool { return strings.Contains(c.errs.String(), retryingMessage) }, time.Minute, 10*time.Millisecond, "%s", c.errs)
 }
 
-// printer is an operation that no worker works on, so that it goes on for as long
+// loggingOperation is an operation that no worker works on, so that it goes on for as long
 // as a test wants, and whose log is written as a worker's recorder does.
-type printer struct {
-	*stage
-	id      string
-	offset  int64
-	printed []string // whole lines
-	open    string   // the line that has not ended
+type loggingOperation struct {
+	*environment
+	id          string
+	offset      int64
+	printed     []string // whole lines
+	partialLine string   // the line that has not ended
 }
 
-func (s *stage) printer(id string) *printer {
+func (s *environment) startLoggingOperation(id string) *loggingOperation {
 	s.t.Helper()
-	_, started, err := s.ops.Start(s.t.Context(), ops.Request{ID: id, Kind: workflows.KindUpgrade, Cluster: "prod", Target: "1.37.2"})
+	_, started, err := s.ops.Start(s.t.Context(), ops.Request{ID: id, Kind: operation.KindUpgrade, Cluster: "prod", Route: version.Route{Target: "1.37.2"}})
 	require.NoError(s.t, err)
 	require.True(s.t, started)
-	return &printer{stage: s, id: id}
+	return &loggingOperation{environment: s, id: id}
 }
 
-func (p *printer) prints(text string) {
+func (p *loggingOperation) writeOutput(text string) {
 	p.t.Helper()
-	o := activities.Output{Node: "cp1", Phase: "upgrade", Attempt: 1, Offset: p.offset, Size: int64(len(text)), Text: text}
-	require.NoError(p.t, p.client.SignalWorkflow(p.t.Context(), p.id, "", activities.SignalOutput, o))
+	o := operation.Output{Node: "cp1", Phase: "upgrade", Attempt: 1, Offset: p.offset, Size: int64(len(text)), Text: text}
+	require.NoError(p.t, p.client.SignalWorkflow(p.t.Context(), p.id, "", operation.SignalOutput, o))
 	p.offset += o.Size
-	whole := strings.Split(p.open+text, "\n")
-	p.printed, p.open = append(p.printed, whole[:len(whole)-1]...), whole[len(whole)-1]
+	whole := strings.Split(p.partialLine+text, "\n")
+	p.printed, p.partialLine = append(p.printed, whole[:len(whole)-1]...), whole[len(whole)-1]
 }
 
-// end ends the operation.
-func (p *printer) end() {
+// terminate ends the operation.
+func (p *loggingOperation) terminate() {
 	p.t.Helper()
 	require.NoError(p.t, p.client.TerminateWorkflow(context.WithoutCancel(p.t.Context()), p.id, "", "the test is over"))
 }
 
-// linesOf are the lines of `ebb logs`, without what stands before each.
-func linesOf(out string) (lines []string) {
+// logLines returns the lines of `ebb logs`, without what stands before each.
+func logLines(out string) (lines []string) {
 	for line := range strings.Lines(out) {
 		_, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " | ")
 		lines = append(lines, text)

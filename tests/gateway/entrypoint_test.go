@@ -16,32 +16,32 @@ import (
 	"ebb/internal/testbed"
 )
 
-// packaged is how docker-compose.yml runs the gateway.
-type packaged struct {
+// composeService is how docker-compose.yml runs the gateway.
+type composeService struct {
 	Init       bool          `yaml:"init"`
 	Entrypoint []string      `yaml:"entrypoint"` // a list is no shell
 	Command    []string      `yaml:"command"`
 	Grace      time.Duration `yaml:"stop_grace_period"`
 }
 
-func readPackaged(t *testing.T) packaged {
+func readComposeService(t *testing.T) composeService {
 	t.Helper()
 	data, err := os.ReadFile("../../docker-compose.yml")
 	require.NoError(t, err)
 	var file struct {
 		Services struct {
-			Gateway packaged `yaml:"gateway"`
+			Gateway composeService `yaml:"gateway"`
 		} `yaml:"services"`
 	}
 	require.NoError(t, yaml.Unmarshal(data, &file))
 	return file.Services.Gateway
 }
 
-// underInit starts the packaged command line under a real init, as a container
+// startUnderInit starts the packaged command line under a real init, as a container
 // has it, but for the address: this one has no TLS and is for this host alone.
-func underInit(t *testing.T, g *gateway) {
+func startUnderInit(t *testing.T, g *gateway) {
 	t.Helper()
-	p := readPackaged(t)
+	p := readComposeService(t)
 	require.True(t, p.Init)
 	require.Equal(t, []string{"ebb-gateway"}, p.Entrypoint, "the program itself gets the signals")
 	binary, err := testbed.Binary("ebb-gateway")
@@ -51,18 +51,18 @@ func underInit(t *testing.T, g *gateway) {
 		args = append(args, strings.ReplaceAll(arg, "0.0.0.0:8470", g.address()))
 	}
 	require.Contains(t, args, g.address())
-	g.run(debian(t, "tini", "tini"), args...)
+	g.run(debianProgram(t, "tini", "tini"), args...)
 }
 
 // The packaged entrypoint under an init gets the SIGTERM, lets what runs finish,
 // and ends in an orderly way.
 func TestEntrypointGetsTheSignal(t *testing.T) {
-	s := newStage(t)
+	s := newEnvironment(t)
 	g := s.newGateway("gateway", "")
-	underInit(t, g)
-	slow := g.submitSlowly()
+	startUnderInit(t, g)
+	slow := g.startSlowRequest()
 	s.eventually("it runs", func() bool {
-		_, running, _ := g.running()
+		_, running, _ := g.lifecycle()
 		return running == 1
 	})
 	g.signal(syscall.SIGTERM) // the init's process, as a container's runtime would
@@ -70,17 +70,17 @@ func TestEntrypointGetsTheSignal(t *testing.T) {
 	slow.finish()
 	require.Equal(t, http.StatusAccepted, (<-slow.answer).status)
 	require.Zero(t, g.process.ExitCode())
-	require.EqualValues(t, 1, s.runs("slow"))
+	require.EqualValues(t, 1, s.executionCount("slow"))
 }
 
 // A second SIGTERM ends it at once, whatever still runs.
 func TestSecondSignalEndsItAtOnce(t *testing.T) {
-	s := newStage(t)
+	s := newEnvironment(t)
 	g := s.newGateway("gateway", "")
-	underInit(t, g)
-	slow := g.submitSlowly()
+	startUnderInit(t, g)
+	slow := g.startSlowRequest()
 	s.eventually("it runs", func() bool {
-		_, running, _ := g.running()
+		_, running, _ := g.lifecycle()
 		return running == 1
 	})
 	g.signal(syscall.SIGTERM)
@@ -95,7 +95,7 @@ func TestSecondSignalEndsItAtOnce(t *testing.T) {
 // Who kills waits longer than the gateway needs, and nothing stands between a
 // signal and the program.
 func TestPackagesLeaveTheGraceItsTime(t *testing.T) {
-	require.Greater(t, readPackaged(t).Grace, time.Minute)
+	require.Greater(t, readComposeService(t).Grace, time.Minute)
 	manifest, err := os.ReadFile("../../deployments/gateway.yaml")
 	require.NoError(t, err)
 	grace := regexp.MustCompile(`terminationGracePeriodSeconds: (\d+)`).FindSubmatch(manifest)

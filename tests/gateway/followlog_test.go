@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cutter stands between a client and its gateway, and cuts the connection in the
-// middle of what the gateway says.
-type cutter struct {
+// cuttingProxy is a TCP proxy between a client and its gateway that can close the
+// connection in the middle of a log line.
+type cuttingProxy struct {
 	listener net.Listener
 	to       string
 
@@ -25,28 +25,28 @@ type cutter struct {
 	cut chan struct{} // closed when it has cut; nil = it is not to
 }
 
-func newCutter(t *testing.T, to string) *cutter {
+func newCuttingProxy(t *testing.T, to string) *cuttingProxy {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	c := &cutter{listener: l, to: to}
+	c := &cuttingProxy{listener: l, to: to}
 	go func() {
 		for {
 			from, err := l.Accept()
 			if err != nil {
 				return // it was closed
 			}
-			go c.carry(from)
+			go c.proxyConn(from)
 		}
 	}()
 	return c
 }
 
-func (c *cutter) url() string { return "http://" + c.listener.Addr().String() }
+func (c *cuttingProxy) url() string { return "http://" + c.listener.Addr().String() }
 
-// middle has the next line of a log cut in two, and returns when that is done.
-func (c *cutter) middle(t *testing.T, provoke func()) {
+// cutNextLine has the next line of a log cut in two, and returns when that is done.
+func (c *cuttingProxy) cutNextLine(t *testing.T, provoke func()) {
 	t.Helper()
 	done := make(chan struct{})
 	c.mu.Lock()
@@ -60,7 +60,7 @@ func (c *cutter) middle(t *testing.T, provoke func()) {
 	}
 }
 
-func (c *cutter) carry(from net.Conn) {
+func (c *cuttingProxy) proxyConn(from net.Conn) {
 	defer func() { _ = from.Close() }()
 	to, err := new(net.Dialer).DialContext(context.Background(), "tcp", c.to)
 	if err != nil {
@@ -68,14 +68,14 @@ func (c *cutter) carry(from net.Conn) {
 	}
 	defer func() { _ = to.Close() }()
 	go func() {
-		pipe(to, from, nil)
+		copyUntil(to, from, nil)
 		_ = to.Close()
 	}()
-	pipe(from, to, c.half)
+	copyUntil(from, to, c.untilCut)
 }
 
-// pipe copies; with half set, as far as that says.
-func pipe(to, from net.Conn, half func([]byte) (int, bool)) {
+// copyUntil copies; with half set, as far as that says.
+func copyUntil(to, from net.Conn, half func([]byte) (int, bool)) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
@@ -89,8 +89,8 @@ func pipe(to, from net.Conn, half func([]byte) (int, bool)) {
 	}
 }
 
-// half ends in the middle of the text of a line, when that is wanted.
-func (c *cutter) half(data []byte) (n int, last bool) {
+// untilCut ends in the middle of the text of a line, when that is wanted.
+func (c *cuttingProxy) untilCut(data []byte) (n int, last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := strings.LastIndex(string(data), `"text":"line`)
@@ -106,11 +106,11 @@ func (c *cutter) half(data []byte) (n int, last bool) {
 // one in which the connection is cut in the middle of a line and the gateway
 // killed, and an orderly one without a pause.
 func TestLogIsFollowedOverRestarts(t *testing.T) {
-	s := newStage(t)
-	p := s.printer("upgrade-1")
+	s := newEnvironment(t)
+	p := s.startLoggingOperation("upgrade-1")
 	g := s.newGateway("gateway", "")
 	g.start()
-	between := newCutter(t, g.address())
+	between := newCuttingProxy(t, g.address())
 
 	number := 0
 	some := func(pieces int) {
@@ -118,25 +118,25 @@ func TestLogIsFollowedOverRestarts(t *testing.T) {
 			number++
 			switch number % 4 {
 			case 0:
-				p.prints(fmt.Sprintf("line %d\nsame\nsame\nline %d, which has no", number, number))
+				p.writeOutput(fmt.Sprintf("line %d\nsame\nsame\nline %d, which has no", number, number))
 			case 1:
-				p.prints(fmt.Sprintf(" end until now (%d)\n", number))
+				p.writeOutput(fmt.Sprintf(" end until now (%d)\n", number))
 			default:
-				p.prints(fmt.Sprintf("line %d\n", number))
+				p.writeOutput(fmt.Sprintf("line %d\n", number))
 			}
 		}
 	}
 	some(40)
-	all := s.ebb("vera", between.url(), "logs", p.id, "-f")
+	all := s.startCLI("vera", between.url(), "logs", p.id, "-f")
 	some(20)
 	before := len(p.printed)
-	last := s.ebb("vera", g.url(), "logs", p.id, "-f", "--tail", "5")
+	last := s.startCLI("vera", g.url(), "logs", p.id, "-f", "--tail", "5")
 	s.eventually("both read", func() bool {
-		return len(linesOf(all.out.String())) == before && len(linesOf(last.out.String())) == 5
+		return len(logLines(all.out.String())) == before && len(logLines(last.out.String())) == 5
 	})
 	waited := make(chan string, 1)
-	go func() { waited <- s.waits(g, p.id) }()
-	s.eventually("three streams and waits", func() bool { _, _, streams := g.running(); return streams == 3 })
+	go func() { waited <- s.waitForEnd(g, p.id) }()
+	s.eventually("three streams and waits", func() bool { _, _, streams := g.lifecycle(); return streams == 3 })
 
 	some(10)
 	g.signal(syscall.SIGTERM)
@@ -146,7 +146,7 @@ func TestLogIsFollowedOverRestarts(t *testing.T) {
 	g.start()
 
 	some(7)
-	between.middle(t, func() { some(10) })
+	between.cutNextLine(t, func() { some(10) })
 	require.NoError(t, g.process.Kill())
 	some(10)
 	g.start()
@@ -156,15 +156,15 @@ func TestLogIsFollowedOverRestarts(t *testing.T) {
 	<-g.process.Done()
 	g.start()
 	some(10)
-	p.prints("\nthe end, without a newline")
-	p.printed = append(p.printed, p.open)
-	p.end()
+	p.writeOutput("\nthe end, without a newline")
+	p.printed = append(p.printed, p.partialLine)
+	p.terminate()
 
-	require.Zero(t, all.ends(t, time.Minute), "%s", all.errs)
-	require.Zero(t, last.ends(t, time.Minute), "%s", last.errs)
-	require.Equal(t, p.printed, linesOf(all.out.String()), "no gap, no repeat, in order")
-	require.Equal(t, p.printed[before-5:], linesOf(last.out.String()))
-	for _, c := range []*command{all, last} {
+	require.Zero(t, all.waitForExit(t, time.Minute), "%s", all.errs)
+	require.Zero(t, last.waitForExit(t, time.Minute), "%s", last.errs)
+	require.Equal(t, p.printed, logLines(all.out.String()), "no gap, no repeat, in order")
+	require.Equal(t, p.printed[before-5:], logLines(last.out.String()))
+	for _, c := range []*cliProcess{all, last} {
 		require.Contains(t, c.errs.String(), "log stream interrupted by a server restart, resuming…")
 		require.Contains(t, c.errs.String(), "recovered after ")
 	}
@@ -176,10 +176,10 @@ func TestLogIsFollowedOverRestarts(t *testing.T) {
 	}
 }
 
-// waits asks for the end of an operation until it is told, as a script would.
-func (s *stage) waits(g *gateway, id string) string {
+// waitForEnd asks for the end of an operation until it is told, as a script would.
+func (s *environment) waitForEnd(g *gateway, id string) string {
 	for {
-		a, err := send(s.t.Context(), http.DefaultClient, http.MethodGet, g.url()+"/v1/operations/"+id+"/wait?timeout=9m", "", s.as("vera"))
+		a, err := send(s.t.Context(), http.DefaultClient, http.MethodGet, g.url()+"/v1/operations/"+id+"/wait?timeout=9m", "", s.header("vera"))
 		var said struct{ Type string }
 		if err == nil && a.status == http.StatusOK && json.Unmarshal(a.body, &said) == nil && said.Type == "end" {
 			return string(a.body)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"ebb/internal/api"
+	"ebb/internal/api/client"
 	"ebb/internal/ops"
 )
 
@@ -21,19 +21,19 @@ import (
 // same moment: the arrivals are measured at the successor's address.
 func TestHerdDoesNotComeBackInStep(t *testing.T) {
 	const clients = 500
-	s := newStage(t)
-	p := s.printer("op-1")
+	s := newEnvironment(t)
+	p := s.startLoggingOperation("op-1")
 	g := s.newGateway("gateway", "  rateLimit: {perSecond: 5000, burst: 5000}\n")
 	g.start()
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	defer func() { stop(); all.Wait() }()
 	for range clients {
-		c, err := api.NewClient(api.ClientOptions{URL: g.url(), Token: s.tokens["vera"], Trust: &http.Client{Transport: &http.Transport{}}})
+		c, err := client.New(client.Options{URL: g.url(), Token: s.tokens["vera"], HTTPClient: &http.Client{Transport: &http.Transport{}}})
 		require.NoError(t, err)
 		all.Go(func() { _ = c.Events(ctx, p.id, ops.EventFilter{Follow: true}, func(ops.Event) error { return nil }) })
 	}
-	s.eventually("all of them follow", func() bool { _, _, streams := g.running(); return streams == clients })
+	s.eventually("all of them follow", func() bool { _, _, streams := g.lifecycle(); return streams == clients })
 
 	g.signal(syscall.SIGTERM)
 	<-g.process.Done()
@@ -56,7 +56,7 @@ func TestHerdDoesNotComeBackInStep(t *testing.T) {
 
 // arrivals listens at a port and writes down when each of so many clients came.
 // Nobody is let in, so that each comes with a connection of its own.
-func (s *stage) arrivals(port, clients int) []time.Time {
+func (s *environment) arrivals(port, clients int) []time.Time {
 	s.t.Helper()
 	var l net.Listener
 	s.eventually("the port is free", func() bool {

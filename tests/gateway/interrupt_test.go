@@ -14,7 +14,7 @@ import (
 // A server that interrupts every stream at once: the command stops at its limit,
 // never says that all is well, and never asks in a fast loop.
 func TestServerThatAlwaysInterrupts(t *testing.T) {
-	s := newStage(t)
+	s := newEnvironment(t)
 	const running = `{"id":"op-1","kind":"Drain","cluster":"prod","nodes":["w1"],"state":"Running","started":"2026-12-01T00:00:00Z"}`
 	var requests atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -27,8 +27,8 @@ func TestServerThatAlwaysInterrupts(t *testing.T) {
 	for _, args := range [][]string{{"watch", "op-1"}, {"logs", "op-1", "-f"}} {
 		requests.Store(0)
 		began := time.Now()
-		c := s.ebb("vera", server.URL, append(args, "--retry-timeout", limit.String())...)
-		require.Equal(t, 1, c.ends(t, time.Minute), "%s", c.errs)
+		c := s.startCLI("vera", server.URL, append(args, "--retry-timeout", limit.String())...)
+		require.Equal(t, 1, c.waitForExit(t, time.Minute), "%s", c.errs)
 		require.Contains(t, c.errs.String(), "gave up after ")
 		require.NotContains(t, c.out.String()+c.errs.String(), "done")
 		require.Greater(t, requests.Load(), int32(2), "it has tried")
@@ -37,16 +37,16 @@ func TestServerThatAlwaysInterrupts(t *testing.T) {
 
 	// A real gateway that is cordoned and never ends.
 	g := s.newGateway("gateway", "")
-	p := s.printer("op-2")
+	p := s.startLoggingOperation("op-2")
 	g.start()
 	require.Equal(t, http.StatusOK, g.do("ada", http.MethodPost, "/v1/lifecycle/cordon", "").status)
-	c := s.ebb("vera", g.url(), "logs", p.id, "-f", "--retry-timeout", "4s")
-	require.Equal(t, 1, c.ends(t, time.Minute))
+	c := s.startCLI("vera", g.url(), "logs", p.id, "-f", "--retry-timeout", "4s")
+	require.Equal(t, 1, c.waitForExit(t, time.Minute))
 	require.Contains(t, c.errs.String(), "this server is being replaced")
 	require.Equal(t, http.StatusOK, g.do("ada", http.MethodPost, "/v1/lifecycle/uncordon", "").status)
-	p.prints("hello\n")
-	p.end()
-	c = s.ebb("vera", g.url(), "logs", p.id, "-f")
-	require.Zero(t, c.ends(t, time.Minute))
-	require.Equal(t, []string{"hello"}, linesOf(c.out.String()))
+	p.writeOutput("hello\n")
+	p.terminate()
+	c = s.startCLI("vera", g.url(), "logs", p.id, "-f")
+	require.Zero(t, c.waitForExit(t, time.Minute))
+	require.Equal(t, []string{"hello"}, logLines(c.out.String()))
 }

@@ -17,26 +17,26 @@ import (
 	"ebb/internal/testbed"
 )
 
-// proxy is a real nginx.
-type proxy struct {
-	*stage
+// nginx is an nginx process in front of gateways.
+type nginx struct {
+	*environment
 	program, dir string
 	port         int
 	process      *testbed.Process
 }
 
-// newProxy does not start it yet.
-func (s *stage) newProxy() *proxy {
+// newNginx does not start it yet.
+func (s *environment) newNginx() *nginx {
 	s.t.Helper()
-	p := &proxy{stage: s, program: debian(s.t, "nginx-light", "nginx"), dir: s.path("nginx"), port: freePort(s.t)}
+	p := &nginx{environment: s, program: debianProgram(s.t, "nginx-light", "nginx"), dir: s.path("nginx"), port: freePort(s.t)}
 	require.NoError(s.t, os.Mkdir(p.dir, 0o700))
 	return p
 }
 
-func (p *proxy) url() string { return fmt.Sprintf("http://127.0.0.1:%d", p.port) }
+func (p *nginx) url() string { return fmt.Sprintf("http://127.0.0.1:%d", p.port) }
 
-// passTo is a location that passes everything on to servers; more are lines of it.
-func passTo(more string, servers ...string) string {
+// reverseProxyConfig returns a location that passes everything on to servers; more are lines of it.
+func reverseProxyConfig(more string, servers ...string) string {
 	upstream := ""
 	for _, s := range servers {
 		upstream += fmt.Sprintf("    server %s max_fails=0;\n", s)
@@ -59,7 +59,7 @@ func passTo(more string, servers ...string) string {
 }
 
 // configure writes its configuration.
-func (p *proxy) configure(servers string) {
+func (p *nginx) configure(servers string) {
 	p.t.Helper()
 	text := fmt.Sprintf(`
 daemon off;
@@ -73,13 +73,13 @@ http {
   client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
 %s
 }
-`, userOfWorkers(), strings.ReplaceAll(servers, "LISTEN", fmt.Sprint(p.port)))
+`, workerUser(), strings.ReplaceAll(servers, "LISTEN", fmt.Sprint(p.port)))
 	require.NoError(p.t, os.WriteFile(filepath.Join(p.dir, "nginx.conf"), []byte(text), 0o600))
 }
 
-// userOfWorkers keeps the workers of an nginx that runs as root able to read what
+// workerUser keeps the workers of an nginx that runs as root able to read what
 // is the test's.
-func userOfWorkers() string {
+func workerUser() string {
 	if os.Getuid() == 0 {
 		return "user root;"
 	}
@@ -87,7 +87,7 @@ func userOfWorkers() string {
 }
 
 // start starts it and returns when it listens.
-func (p *proxy) start() {
+func (p *nginx) start() {
 	p.t.Helper()
 	var err error
 	p.process, err = testbed.StartProcess(p.t.Context(), p.path("nginx.log"), os.Environ(), p.program, "-p", p.dir, "-c", "nginx.conf", "-e", "stderr")
@@ -110,54 +110,54 @@ func (p *proxy) start() {
 }
 
 // reload has it read its configuration again.
-func (p *proxy) reload() {
+func (p *nginx) reload() {
 	p.t.Helper()
 	require.NoError(p.t, syscall.Kill(p.process.PID(), syscall.SIGHUP))
 }
 
-// answered counts the requests that it has answered with a status.
-func (p *proxy) answered(status int) int {
+// responseCount counts the requests that it has answered with a status.
+func (p *nginx) responseCount(status int) int {
 	data, _ := os.ReadFile(filepath.Join(p.dir, "access.log"))
 	return strings.Count(string(data), fmt.Sprintf(`" %d `, status))
 }
 
 const (
-	retrying  = "API server is restarting, retrying… (Ctrl-C to stop)"
-	recovered = "… recovered after "
+	retryingMessage  = "API server is restarting, retrying… (Ctrl-C to stop)"
+	recoveredMessage = "… recovered after "
 )
 
 // Whatever a proxy says while there is no gateway behind it, the command waits and
 // then goes through.
 func TestCommandWaitsBehindNginx(t *testing.T) {
-	s := newStage(t)
+	s := newEnvironment(t)
 	g := s.newGateway("gateway", "")
-	p := s.newProxy()
-	through := passTo("proxy_read_timeout 1s;", g.address())
+	p := s.newNginx()
+	through := reverseProxyConfig("proxy_read_timeout 1s;", g.address())
 
 	t.Run("nobody listens there either", func(t *testing.T) {
-		c := s.ebb("vera", p.url(), "list")
-		c.retries(t)
+		c := s.startCLI("vera", p.url(), "list")
+		c.waitForRetry(t)
 		g.start()
 		p.configure(through)
 		p.start()
-		c.goesThrough(t)
+		c.requireRecovered(t)
 	})
 	t.Run("502, a page of HTML", func(t *testing.T) {
 		g.signal(syscall.SIGTERM)
 		require.Zero(t, g.process.ExitCode())
-		c := s.ebb("vera", p.url(), "list")
-		c.retries(t)
-		s.eventually("two of them", func() bool { return p.answered(http.StatusBadGateway) >= 2 })
+		c := s.startCLI("vera", p.url(), "list")
+		c.waitForRetry(t)
+		s.eventually("two of them", func() bool { return p.responseCount(http.StatusBadGateway) >= 2 })
 		g.start()
-		c.goesThrough(t)
+		c.requireRecovered(t)
 	})
 	t.Run("504, a gateway that is stuck", func(t *testing.T) {
 		g.signal(syscall.SIGSTOP)
-		c := s.ebb("vera", p.url(), "list")
-		c.retries(t)
-		s.eventually("one of them", func() bool { return p.answered(http.StatusGatewayTimeout) >= 1 })
+		c := s.startCLI("vera", p.url(), "list")
+		c.waitForRetry(t)
+		s.eventually("one of them", func() bool { return p.responseCount(http.StatusGatewayTimeout) >= 1 })
 		g.signal(syscall.SIGCONT)
-		c.goesThrough(t)
+		c.requireRecovered(t)
 	})
 	t.Run("503, a page of HTML", func(t *testing.T) {
 		p.configure("server { listen 127.0.0.1:LISTEN; location / { return 503; } }")
@@ -166,50 +166,50 @@ func TestCommandWaitsBehindNginx(t *testing.T) {
 			a, err := send(t.Context(), http.DefaultClient, http.MethodGet, p.url()+"/healthz", "", nil)
 			return err == nil && a.status == http.StatusServiceUnavailable
 		})
-		c := s.ebb("vera", p.url(), "list")
-		c.retries(t)
+		c := s.startCLI("vera", p.url(), "list")
+		c.waitForRetry(t)
 		p.configure(through)
 		p.reload()
-		c.goesThrough(t)
+		c.requireRecovered(t)
 	})
 	t.Run("nobody for good", func(t *testing.T) {
 		require.NoError(t, g.process.Kill())
 		began := time.Now()
-		usual := s.ebb("vera", p.url(), "list")
-		c := s.ebb("vera", p.url(), "list", "--retry-timeout", "4s")
-		require.Equal(t, 1, c.ends(t, time.Minute))
+		usual := s.startCLI("vera", p.url(), "list")
+		c := s.startCLI("vera", p.url(), "list", "--retry-timeout", "4s")
+		require.Equal(t, 1, c.waitForExit(t, time.Minute))
 		require.Less(t, time.Since(began), 30*time.Second)
-		require.Equal(t, 1, usual.ends(t, 90*time.Second), "a minute, and not the ten of a gateway that is replaced")
+		require.Equal(t, 1, usual.waitForExit(t, 90*time.Second), "a minute, and not the ten of a gateway that is replaced")
 		require.Greater(t, time.Since(began), 25*time.Second)
 		require.Contains(t, usual.errs.String(), "gave up after ")
 		require.Contains(t, c.errs.String(), "gave up after ")
 		require.Contains(t, c.errs.String(), "a proxy answers 502 Bad Gateway: there is no server behind it")
 		require.Contains(t, c.errs.String(), "try again later")
-		require.NotContains(t, c.errs.String(), recovered)
+		require.NotContains(t, c.errs.String(), recoveredMessage)
 		require.Empty(t, c.out.String())
 	})
 	t.Run("Ctrl-C", func(t *testing.T) {
-		c := s.ebb("vera", p.url(), "list")
-		c.retries(t)
+		c := s.startCLI("vera", p.url(), "list")
+		c.waitForRetry(t)
 		require.NoError(t, c.Process.Signal(syscall.SIGINT))
-		require.Equal(t, 130, c.ends(t, 5*time.Second), "%s", c.errs)
+		require.Equal(t, 130, c.waitForExit(t, 5*time.Second), "%s", c.errs)
 	})
 }
 
-// goesThrough is the good end of a command that had to wait.
-func (c *command) goesThrough(t *testing.T) {
+// requireRecovered is the good end of a command that had to wait.
+func (c *cliProcess) requireRecovered(t *testing.T) {
 	t.Helper()
-	require.Zero(t, c.ends(t, time.Minute), "%s", c.errs)
+	require.Zero(t, c.waitForExit(t, time.Minute), "%s", c.errs)
 	require.Equal(t, "no operations\n", c.out.String())
-	require.Equal(t, 1, strings.Count(c.errs.String(), retrying), "said once")
-	require.Equal(t, 1, strings.Count(c.errs.String(), recovered))
+	require.Equal(t, 1, strings.Count(c.errs.String(), retryingMessage), "said once")
+	require.Equal(t, 1, strings.Count(c.errs.String(), recoveredMessage))
 }
 
 // A POST without a key reaches one server once, also when that dies over it and
 // nginx has another; and the command, which always sends a key, is what repeats.
 func TestPostWithoutAKeyIsNotRepeatedBehindNginx(t *testing.T) {
-	s := newStage(t)
-	p := s.newProxy()
+	s := newEnvironment(t)
+	p := s.newNginx()
 	var posts atomic.Int32
 	dying := func() string {
 		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -223,16 +223,16 @@ func TestPostWithoutAKeyIsNotRepeatedBehindNginx(t *testing.T) {
 		return l.Addr().String()
 	}
 	// As docs/gateway.md has it, except for non_idempotent.
-	p.configure(passTo("proxy_next_upstream error timeout http_503;", dying(), dying()))
+	p.configure(reverseProxyConfig("proxy_next_upstream error timeout http_503;", dying(), dying()))
 	p.start()
 
-	a, err := send(t.Context(), http.DefaultClient, http.MethodPost, p.url()+"/v1/operations", drainOf("prod", "w1"), s.as("otto"))
+	a, err := send(t.Context(), http.DefaultClient, http.MethodPost, p.url()+"/v1/operations", drainRequest("prod", "w1"), s.header("otto"))
 	require.NoError(t, err)
 	require.Equal(t, http.StatusBadGateway, a.status)
 	require.EqualValues(t, 1, posts.Load(), "one server has seen it, once")
 
-	c := s.ebb("otto", p.url(), "drain", "prod", "w1", "--detach", "--retry-timeout", "4s")
-	require.Equal(t, 1, c.ends(t, time.Minute))
+	c := s.startCLI("otto", p.url(), "drain", "prod", "w1", "--detach", "--retry-timeout", "4s")
+	require.Equal(t, 1, c.waitForExit(t, time.Minute))
 	require.Contains(t, c.errs.String(), "gave up after ")
 	require.Greater(t, posts.Load(), int32(2))
 }

@@ -13,16 +13,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"ebb/internal/api"
+	"ebb/internal/api/client"
+	"ebb/internal/api/wire"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
-	"ebb/workflows"
 )
 
 // 200 submits at once, a SIGTERM in the middle of them, and a successor five
 // seconds later: every operation runs, exactly once.
 func TestSubmitsSurviveARestart(t *testing.T) {
 	const submits = 200
-	s := newStage(t)
+	s := newEnvironment(t)
 	s.startWorker()
 	g := s.newGateway("gateway", "")
 	g.start()
@@ -37,7 +38,7 @@ func TestSubmitsSurviveARestart(t *testing.T) {
 	started := make([]bool, submits)
 	for i := range submits {
 		group.Go(func() {
-			c, err := api.NewClient(api.ClientOptions{URL: g.url(), Token: s.tokens["otto"]})
+			c, err := client.New(client.Options{URL: g.url(), Token: s.tokens["otto"]})
 			if err != nil {
 				answered <- err
 				return
@@ -47,7 +48,7 @@ func TestSubmitsSurviveARestart(t *testing.T) {
 			if i > submits/3 {
 				<-third
 			}
-			_, started[i], err = c.Start(t.Context(), ops.Request{ID: fmt.Sprintf("drain-%d", i), Kind: workflows.KindDrain, Cluster: "prod", Nodes: []string{"w1"}})
+			_, started[i], err = c.Start(t.Context(), ops.Request{ID: fmt.Sprintf("drain-%d", i), Kind: operation.KindDrain, Cluster: "prod", Nodes: []string{"w1"}})
 			answered <- err
 			count.Lock()
 			defer count.Unlock()
@@ -73,32 +74,32 @@ func TestSubmitsSurviveARestart(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	s.eventually("all are listed", func() bool { return s.started() >= submits })
-	require.Equal(t, submits, s.started())
+	s.eventually("all are listed", func() bool { return s.operationCount() >= submits })
+	require.Equal(t, submits, s.operationCount())
 	for i := range submits {
 		id := fmt.Sprintf("drain-%d", i)
-		require.EqualValues(t, 1, s.runs(id), id)
-		require.EqualValues(t, 1, s.begun(ctx, id), "%s: it ran, once", id)
+		require.EqualValues(t, 1, s.executionCount(id), id)
+		require.EqualValues(t, 1, s.claimCount(ctx, id), "%s: it ran, once", id)
 	}
 }
 
 // Killed after the engine has accepted and before the caller was answered: the
 // caller asks again and is given the operation that there is.
 func TestKilledBeforeTheAnswer(t *testing.T) {
-	s := newStage(t)
-	between := newRelay(t, s.engine)
+	s := newEnvironment(t)
+	between := newPausableProxy(t, s.engine)
 	g := s.newGateway("gateway", "")
 	g.engine = between.address()
 	g.start()
 	id := newID("drain")
 
-	between.keepBack()
+	between.pause()
 	cut := make(chan error, 1)
 	go func() {
-		_, err := send(t.Context(), http.DefaultClient, http.MethodPost, g.url()+"/v1/operations", drainOf("prod", "w1"), s.as("otto", api.HeaderKey, id))
+		_, err := send(t.Context(), http.DefaultClient, http.MethodPost, g.url()+"/v1/operations", drainRequest("prod", "w1"), s.header("otto", wire.HeaderIdempotencyKey, id))
 		cut <- err
 	}()
-	s.eventually("the engine has accepted", func() bool { return s.runs(id) == 1 })
+	s.eventually("the engine has accepted", func() bool { return s.executionCount(id) == 1 })
 	select {
 	case err := <-cut:
 		t.Fatalf("it was answered: %v", err)
@@ -106,28 +107,28 @@ func TestKilledBeforeTheAnswer(t *testing.T) {
 	}
 	require.NoError(t, g.process.Kill())
 	require.Error(t, <-cut)
-	between.pass()
+	between.resume()
 	g.start()
 
-	a := g.do("otto", http.MethodPost, "/v1/operations", drainOf("prod", "w1"), api.HeaderKey, id)
+	a := g.do("otto", http.MethodPost, "/v1/operations", drainRequest("prod", "w1"), wire.HeaderIdempotencyKey, id)
 	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
 	require.Contains(t, string(a.body), `"id":"`+id+`"`)
-	require.EqualValues(t, 1, s.runs(id))
-	require.Equal(t, 1, s.started())
+	require.EqualValues(t, 1, s.executionCount(id))
+	require.Equal(t, 1, s.operationCount())
 }
 
 // The same with the client: for it, it was started, and it says nothing else.
 func TestClientOfAKilledGateway(t *testing.T) {
-	s := newStage(t)
-	between := newRelay(t, s.engine)
+	s := newEnvironment(t)
+	between := newPausableProxy(t, s.engine)
 	g := s.newGateway("gateway", "")
 	g.engine = between.address()
 	g.start()
 	id := newID("drain")
-	c, err := api.NewClient(api.ClientOptions{URL: g.url(), Token: s.tokens["otto"]})
+	c, err := client.New(client.Options{URL: g.url(), Token: s.tokens["otto"]})
 	require.NoError(t, err)
 
-	between.keepBack()
+	between.pause()
 	type result struct {
 		op      ops.Operation
 		started bool
@@ -135,16 +136,16 @@ func TestClientOfAKilledGateway(t *testing.T) {
 	}
 	answered := make(chan result, 1)
 	go func() {
-		op, started, err := c.Start(t.Context(), ops.Request{ID: id, Kind: workflows.KindDrain, Cluster: "prod", Nodes: []string{"w1"}})
+		op, started, err := c.Start(t.Context(), ops.Request{ID: id, Kind: operation.KindDrain, Cluster: "prod", Nodes: []string{"w1"}})
 		answered <- result{op, started, err}
 	}()
-	s.eventually("the engine has accepted", func() bool { return s.runs(id) == 1 })
+	s.eventually("the engine has accepted", func() bool { return s.executionCount(id) == 1 })
 	require.NoError(t, g.process.Kill())
-	between.pass()
+	between.resume()
 	g.start()
 	r := <-answered
 	require.NoError(t, r.err)
 	require.True(t, r.started)
 	require.Equal(t, id, r.op.ID)
-	require.EqualValues(t, 1, s.runs(id))
+	require.EqualValues(t, 1, s.executionCount(id))
 }

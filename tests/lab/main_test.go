@@ -19,13 +19,13 @@ import (
 	"ebb/tests/lab/lab"
 )
 
-// insideEnv is set in the process that runs the tests, which is inside the switch.
-const insideEnv = "EBB_LAB_INSIDE"
+// inSwitchEnv is set in the process that runs the tests, which is inside the switch.
+const inSwitchEnv = "EBB_LAB_INSIDE"
 
 // The lab, or why there is none.
 var (
-	machines *lab.Lab
-	skipped  = "the lab takes half an hour: run it with make lab"
+	testLab    *lab.Lab
+	skipReason = "the lab takes half an hour: run it with make lab"
 )
 
 func TestMain(m *testing.M) {
@@ -33,64 +33,64 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	var err error
-	if machines, err = lab.New(filepath.Join("..", ".."), os.Stdout); err != nil {
+	if testLab, err = lab.New(filepath.Join("..", ".."), os.Stdout); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	var unsupported *lab.Unsupported
-	switch err := machines.Supported(); {
+	var unsupported *lab.UnsupportedError
+	switch err := testLab.CheckHost(); {
 	case errors.As(err, &unsupported):
-		skipped, machines = err.Error(), nil
-		fmt.Println("SKIPPED:", skipped)
+		skipReason, testLab = err.Error(), nil
+		fmt.Println("SKIPPED:", skipReason)
 		os.Exit(m.Run())
 	case err != nil:
 		fmt.Println(err)
 		os.Exit(1)
-	case os.Getenv(insideEnv) != "":
+	case os.Getenv(inSwitchEnv) != "":
 		os.Exit(m.Run())
 	}
-	if err := around(); err != nil {
+	if err := runInSwitch(); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
 }
 
-// around starts the switch, runs the tests inside it, and leaves nothing behind.
-func around() (err error) {
+// runInSwitch starts the switch, runs the tests inside it, and leaves nothing behind.
+func runInSwitch() (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
 	defer stop()
-	if err := machines.Build(ctx); err != nil {
+	if err := testLab.Build(ctx); err != nil {
 		return err
 	}
-	if err := machines.Up(ctx); err != nil {
+	if err := testLab.Up(ctx); err != nil {
 		return err
 	}
 	defer func() {
 		removing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Minute)
 		defer cancel()
 		if err != nil {
-			err = errors.Join(err, collect(removing))
+			err = errors.Join(err, collectLogs(removing))
 		}
-		err = errors.Join(err, machines.Down(removing))
+		err = errors.Join(err, testLab.Down(removing))
 	}()
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	inside := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + lab.SwitchNamespace, self}, os.Args[1:]...)...)
-	inside.Env = append(os.Environ(), insideEnv+"=1")
+	inside.Env = append(os.Environ(), inSwitchEnv+"=1")
 	inside.Stdout, inside.Stderr = os.Stdout, os.Stderr
 	inside.Cancel = func() error { return inside.Process.Signal(syscall.SIGTERM) }
 	inside.WaitDelay = 30 * time.Second
 	return inside.Run()
 }
 
-// collect keeps the logs of the machines that are still there.
-func collect(ctx context.Context) error {
+// collectLogs keeps the logs of the machines that are still there.
+func collectLogs(ctx context.Context) error {
 	dir := os.Getenv("EBB_LAB_LOGS")
 	if dir == "" {
 		return nil
 	}
 	fmt.Println("logs of the machines:", dir)
-	return machines.Collect(ctx, dir)
+	return testLab.Collect(ctx, dir)
 }

@@ -50,14 +50,14 @@ metadata: {name: hello}
 spec: {type: NodePort, selector: {app: hello}, ports: [{port: 80, targetPort: 8080, nodePort: %d}]}
 `, lab.HelloImage, nodePort)
 
-func (b *bed) deploy(t *testing.T) {
+func (b *environment) deployWorkload(t *testing.T) {
 	t.Helper()
-	require.NoError(t, machines.Apply(t.Context(), workload, "apply", "-f", "-"))
-	b.whole(t)
+	require.NoError(t, testLab.KubectlInput(t.Context(), workload, "apply", "-f", "-"))
+	b.waitForWorkload(t)
 }
 
-// whole waits until both replicas are available.
-func (b *bed) whole(t *testing.T) {
+// waitForWorkload waits until both replicas are available.
+func (b *environment) waitForWorkload(t *testing.T) {
 	t.Helper()
 	eventually(t, "the workload is whole", func(ctx context.Context) (bool, error) {
 		d, err := b.kube.AppsV1().Deployments(meta.NamespaceDefault).Get(ctx, "hello", meta.GetOptions{})
@@ -72,7 +72,7 @@ type prober struct {
 	done sync.WaitGroup
 
 	mu     sync.Mutex
-	away   map[string]bool // nodes that are not asked
+	paused map[string]bool // nodes that are not asked
 	served int
 	failed []string
 }
@@ -80,35 +80,35 @@ type prober struct {
 // probeInterval is the time between two requests to one node.
 const probeInterval = 100 * time.Millisecond
 
-// probe starts asking, once every node answers: a Service is programmed a moment
+// startProber starts asking, once every node answers: a Service is programmed a moment
 // after its pods are ready.
-func (b *bed) probe(t *testing.T, nodes ...string) *prober {
+func (b *environment) startProber(t *testing.T, nodes ...string) *prober {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &prober{stop: cancel, away: map[string]bool{}}
-	t.Cleanup(p.end)
+	p := &prober{stop: cancel, paused: map[string]bool{}}
+	t.Cleanup(p.close)
 	for _, name := range nodes {
 		url := fmt.Sprintf("http://%s:%d/", b.machine(t, name).Address(), nodePort)
-		eventually(t, "the Service answers on "+name, func(ctx context.Context) (bool, error) { err := request(ctx, url); return err == nil, err })
+		eventually(t, "the Service answers on "+name, func(ctx context.Context) (bool, error) { err := getHello(ctx, url); return err == nil, err })
 		p.done.Go(func() { p.run(ctx, name, url) })
 	}
 	return p
 }
 
-func (p *prober) end() {
+func (p *prober) close() {
 	p.stop()
 	p.done.Wait()
 }
 
-// leave stops asking on a node that is no longer reachable from outside, as any
+// pause stops asking on a node that is no longer reachable from outside, as any
 // load balancer would; come starts again.
-func (p *prober) leave(node string) { p.set(node, true) }
-func (p *prober) come(node string)  { p.set(node, false) }
+func (p *prober) pause(node string)  { p.setPaused(node, true) }
+func (p *prober) resume(node string) { p.setPaused(node, false) }
 
-func (p *prober) set(node string, away bool) {
+func (p *prober) setPaused(node string, away bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.away[node] = away
+	p.paused[node] = away
 }
 
 func (p *prober) run(ctx context.Context, node, url string) {
@@ -121,27 +121,27 @@ func (p *prober) run(ctx context.Context, node, url string) {
 		case <-ticker.C:
 		}
 		p.mu.Lock()
-		away := p.away[node]
+		away := p.paused[node]
 		p.mu.Unlock()
 		if away {
 			continue
 		}
-		err := request(ctx, url)
+		err := getHello(ctx, url)
 		if ctx.Err() != nil {
 			return
 		}
 		p.mu.Lock()
 		if err == nil {
 			p.served++
-		} else if !p.away[node] { // else it was sent before the node was left
+		} else if !p.paused[node] { // else it was sent before the node was left
 			p.failed = append(p.failed, fmt.Sprintf("%s %s: %v", time.Now().UTC().Format("15:04:05.000"), node, err))
 		}
 		p.mu.Unlock()
 	}
 }
 
-// verify checks that no request has failed so far, of those there have been.
-func (p *prober) verify(t *testing.T) {
+// requireNoFailure checks that no request has failed so far, of those there have been.
+func (p *prober) requireNoFailure(t *testing.T) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,8 +150,8 @@ func (p *prober) verify(t *testing.T) {
 	require.NotZero(t, p.served)
 }
 
-// request makes one request over a connection of its own.
-func request(ctx context.Context, url string) error {
+// getHello makes one request over a connection of its own.
+func getHello(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	transport := &http.Transport{DisableKeepAlives: true}
@@ -172,8 +172,8 @@ func request(ctx context.Context, url string) error {
 	return err
 }
 
-// logger logs into a file.
-func logger(t *testing.T, path string) *zap.Logger {
+// newFileLogger logs into a file.
+func newFileLogger(t *testing.T, path string) *zap.Logger {
 	t.Helper()
 	c := zap.NewProductionConfig()
 	c.OutputPaths = []string{path}

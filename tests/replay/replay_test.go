@@ -20,8 +20,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"ebb/internal/operation"
 	"ebb/internal/workers"
-	"ebb/workflows"
 )
 
 // histories are the recorded runs, by file name.
@@ -63,10 +63,10 @@ func TestReplay(t *testing.T) {
 // done, resumed (an upgrade that found finished nodes), canceled, or the type of
 // its error.
 var endings = map[string][]string{
-	"Drain":       {"done", "canceled", workflows.ErrRolledBack},
-	"ScaleDown":   {"done", "canceled", workflows.ErrRolledBack, workflows.ErrFailed, workflows.ErrRefused},
-	"Upgrade":     {"done", "resumed", "canceled", workflows.ErrRolledBack, workflows.ErrFailed, workflows.ErrRefused},
-	"UpgradeNode": {"done", "canceled", workflows.ErrFailed},
+	"Drain":       {"done", "canceled", operation.TypeRolledBack},
+	"ScaleDown":   {"done", "canceled", operation.TypeRolledBack, operation.TypeFailed, operation.TypeRefused},
+	"Upgrade":     {"done", "resumed", "canceled", operation.TypeRolledBack, operation.TypeFailed, operation.TypeRefused},
+	"UpgradeNode": {"done", "canceled", operation.TypeFailed},
 	"Reconcile":   {"done"},
 }
 

@@ -14,17 +14,18 @@ type object = map[string]any
 
 // Codes of CloudStack.
 const (
-	badParameter = 431
-	internal     = 530
-	noAccess     = 531
+	codeParam    = 431
+	codeInternal = 530
+	codeAccount  = 531
 )
 
-func (s *Server) serve(command string, p url.Values) (any, *refusal) {
+// runCommand returns the result of a command, or its error.
+func (s *Server) runCommand(command string, p url.Values) (any, *apiError) {
 	switch command {
 	case "listVirtualMachines":
 		return s.listVMs(p)
 	case "destroyVirtualMachine":
-		return s.start(p.Get("id"), "Stopping", func(vm *VM) {
+		return s.startJob(p.Get("id"), "Stopping", func(vm *VM) {
 			vm.State = "Destroyed"
 			if p.Get("expunge") == "true" {
 				vm.State = "Expunging"
@@ -32,15 +33,15 @@ func (s *Server) serve(command string, p url.Values) (any, *refusal) {
 		})
 	case "detachIso":
 		if vm := s.vm(p.Get("virtualmachineid")); vm != nil && vm.ISO == "" {
-			return nil, &refusal{internal, "The specified VM has no ISO attached to it."}
+			return nil, &apiError{codeInternal, "The specified VM has no ISO attached to it."}
 		}
-		return s.start(p.Get("virtualmachineid"), "", func(vm *VM) { vm.ISO = "" })
+		return s.startJob(p.Get("virtualmachineid"), "", func(vm *VM) { vm.ISO = "" })
 	case "queryAsyncJobResult":
-		return s.query(p.Get("jobid"))
+		return s.queryJob(p.Get("jobid"))
 	case "listProjects":
-		return list(p, "project", named(s.Projects, p))
+		return page(p, "project", filterByName(s.Projects, p))
 	case "listZones":
-		return list(p, "zone", named(s.Zones, p))
+		return page(p, "zone", filterByName(s.Zones, p))
 	case "listKubernetesClusters":
 		return s.listClusters(p)
 	case "listPublicIpAddresses":
@@ -48,18 +49,18 @@ func (s *Server) serve(command string, p url.Values) (any, *refusal) {
 	case "listPortForwardingRules":
 		return s.listRules(p)
 	}
-	return nil, &refusal{http.StatusMethodNotAllowed, "The given command does not exist or it is not available for user"}
+	return nil, &apiError{http.StatusMethodNotAllowed, "The given command does not exist or it is not available for user"}
 }
 
-// list is one page of what was found.
-func list(p url.Values, name string, all []object) (any, *refusal) {
+// page returns the page of a list that was asked for.
+func page(p url.Values, name string, all []object) (any, *apiError) {
 	page, pageErr := strconv.Atoi(p.Get("page"))
 	size, sizeErr := strconv.Atoi(p.Get("pagesize"))
 	switch {
 	case pageErr != nil || sizeErr != nil || page < 1 || size < 1:
-		return nil, &refusal{badParameter, "page and pagesize go together"}
+		return nil, &apiError{codeParam, "page and pagesize go together"}
 	case size > maxPageSize:
-		return nil, &refusal{badParameter, "Page size can't exceed max allowed page size value: 500"}
+		return nil, &apiError{codeParam, "Page size can't exceed max allowed page size value: 500"}
 	}
 	from := min((page-1)*size, len(all))
 	found := all[from:min(from+size, len(all))]
@@ -69,7 +70,7 @@ func list(p url.Values, name string, all []object) (any, *refusal) {
 	return object{"count": len(all), name: found}, nil
 }
 
-func named(things []Named, p url.Values) []object {
+func filterByName(things []NamedResource, p url.Values) []object {
 	var found []object
 	for _, one := range things {
 		if strings.Contains(one.Name, p.Get("name")) {
@@ -79,8 +80,9 @@ func named(things []Named, p url.Values) []object {
 	return found
 }
 
-// sees says whether a call shows what belongs to a project and an account.
-func sees(p url.Values, project, account string) bool {
+// visible reports whether a list call with these parameters includes what belongs to a
+// project and an account.
+func visible(p url.Values, project, account string) bool {
 	all := p.Get("listall") == "true"
 	switch want := p.Get("projectid"); want {
 	case "":
@@ -92,26 +94,26 @@ func sees(p url.Values, project, account string) bool {
 	}
 }
 
-func (s *Server) listVMs(p url.Values) (any, *refusal) {
+func (s *Server) listVMs(p url.Values) (any, *apiError) {
 	id := p.Get("id")
 	if id != "" && s.vm(id) == nil {
-		return nil, &refusal{badParameter, fmt.Sprintf("Invalid parameter id value=%s due to incorrect long value format, or entity does not exist", id)}
+		return nil, &apiError{codeParam, fmt.Sprintf("Invalid parameter id value=%s due to incorrect long value format, or entity does not exist", id)}
 	}
 	var found []object
 	for _, vm := range s.vms {
 		hidden := vm.State == "Expunged" || s.HideDestroyed && (vm.State == "Destroyed" || vm.State == "Expunging")
 		zone := p.Get("zoneid")
 		if hidden || id != "" && vm.ID != id || zone != "" && vm.Zone != zone ||
-			!strings.Contains(strings.ToLower(vm.Name), strings.ToLower(p.Get("name"))) || !sees(p, vm.Project, vm.Account) {
+			!strings.Contains(strings.ToLower(vm.Name), strings.ToLower(p.Get("name"))) || !visible(p, vm.Project, vm.Account) {
 			continue
 		}
-		found = append(found, s.show(vm, strings.Split(p.Get("details"), ",")))
+		found = append(found, s.vmObject(vm, strings.Split(p.Get("details"), ",")))
 	}
-	return list(p, "virtualmachine", found)
+	return page(p, "virtualmachine", found)
 }
 
-// show is a machine as the API shows it, with the details that were asked for.
-func (s *Server) show(vm *VM, details []string) object {
+// vmObject returns a machine as the API shows it, with the details that were asked for.
+func (s *Server) vmObject(vm *VM, details []string) object {
 	project, zone := nameOf(s.Projects, vm.Project), nameOf(s.Zones, vm.Zone)
 	o := object{"id": vm.ID, "name": vm.Name, "displayname": vm.Name, "state": vm.State, "account": vm.Account,
 		"project": project, "projectid": vm.Project, "zoneid": vm.Zone, "zonename": zone}
@@ -136,7 +138,7 @@ func (s *Server) show(vm *VM, details []string) object {
 	return o
 }
 
-func nameOf(things []Named, id string) string {
+func nameOf(things []NamedResource, id string) string {
 	for _, one := range things {
 		if one.ID == id {
 			return one.Name
@@ -145,35 +147,35 @@ func nameOf(things []Named, id string) string {
 	return ""
 }
 
-func (s *Server) listClusters(p url.Values) (any, *refusal) {
+func (s *Server) listClusters(p url.Values) (any, *apiError) {
 	var found []object
 	for _, c := range s.Clusters {
-		if p.Get("id") != "" && p.Get("id") != c.ID || !strings.Contains(c.Name, p.Get("name")) || !sees(p, c.Project, "") {
+		if p.Get("id") != "" && p.Get("id") != c.ID || !strings.Contains(c.Name, p.Get("name")) || !visible(p, c.Project, "") {
 			continue
 		}
 		members := []object{}
-		for _, id := range c.Members {
+		for _, id := range c.VMs {
 			members = append(members, object{"id": id})
 		}
 		found = append(found, object{"id": c.ID, "name": c.Name, "clustertype": c.Type, "virtualmachines": members})
 	}
-	return list(p, "kubernetescluster", found)
+	return page(p, "kubernetescluster", found)
 }
 
-func (s *Server) listAddresses(p url.Values) (any, *refusal) {
+func (s *Server) listAddresses(p url.Values) (any, *apiError) {
 	var found []object
 	for _, a := range s.Addresses {
-		if a.IP == p.Get("ipaddress") && sees(p, a.Project, "") && (p.Get("zoneid") == "" || p.Get("zoneid") == a.Zone) {
+		if a.IP == p.Get("ipaddress") && visible(p, a.Project, "") && (p.Get("zoneid") == "" || p.Get("zoneid") == a.Zone) {
 			found = append(found, object{"id": a.ID, "ipaddress": a.IP})
 		}
 	}
-	return list(p, "publicipaddress", found)
+	return page(p, "publicipaddress", found)
 }
 
-func (s *Server) listRules(p url.Values) (any, *refusal) {
+func (s *Server) listRules(p url.Values) (any, *apiError) {
 	var found []object
 	for _, a := range s.Addresses {
-		if a.ID != p.Get("ipaddressid") || !sees(p, a.Project, "") {
+		if a.ID != p.Get("ipaddressid") || !visible(p, a.Project, "") {
 			continue
 		}
 		for i, rule := range a.Rules {
@@ -182,17 +184,17 @@ func (s *Server) listRules(p url.Values) (any, *refusal) {
 			if vm := s.vm(rule.VM); vm != nil {
 				o["virtualmachinename"] = vm.Name
 			}
-			if rule.EndsAt != 0 {
-				o["publicendport"], o["privateendport"] = strconv.Itoa(rule.PublicEnd), strconv.Itoa(rule.EndsAt)
+			if rule.PrivateEnd != 0 {
+				o["publicendport"], o["privateendport"] = strconv.Itoa(rule.PublicEnd), strconv.Itoa(rule.PrivateEnd)
 			}
 			found = append(found, o)
 		}
 	}
-	return list(p, "portforwardingrule", found)
+	return page(p, "portforwardingrule", found)
 }
 
-// task is an asynchronous job. Its clock are the requests to the server.
-type task struct {
+// asyncJob is an asynchronous job. It ends after a number of requests to the server.
+type asyncJob struct {
 	left   int // requests until it ends; negative = it never does
 	ended  bool
 	vm     *VM
@@ -200,8 +202,8 @@ type task struct {
 	do     func(*VM)
 }
 
-// tick lets the jobs go on by one request.
-func (s *Server) tick() {
+// advanceJobs counts one request for every job and ends those that are due.
+func (s *Server) advanceJobs() {
 	for _, job := range s.jobs {
 		switch {
 		case job.ended || job.left < 0:
@@ -216,35 +218,35 @@ func (s *Server) tick() {
 	}
 }
 
-// start begins a job on a machine of the caller's; meanwhile is its state until the end.
-func (s *Server) start(id, meanwhile string, do func(*VM)) (any, *refusal) {
+// startJob begins a job on a machine of the caller's; meanwhile is its state until the end.
+func (s *Server) startJob(id, meanwhile string, do func(*VM)) (any, *apiError) {
 	vm := s.vm(id)
 	switch {
 	case vm == nil || vm.State == "Expunged":
-		return nil, &refusal{badParameter, "Unable to find a virtual machine with specified vmId"}
+		return nil, &apiError{codeParam, "Unable to find a virtual machine with specified vmId"}
 	case vm.Account != "":
-		return nil, &refusal{noAccess, "Acct does not have permission to operate with resource"}
+		return nil, &apiError{codeAccount, "Acct does not have permission to operate with resource"}
 	}
 	job := fmt.Sprintf("job-%d", len(s.jobs)+1)
-	s.jobs[job] = &task{left: s.JobPolls, vm: vm, before: *vm, do: do}
+	s.jobs[job] = &asyncJob{left: s.JobPolls, vm: vm, before: *vm, do: do}
 	if meanwhile != "" {
 		vm.State = meanwhile
 	}
 	return object{"jobid": job}, nil
 }
 
-func (s *Server) query(id string) (any, *refusal) {
+func (s *Server) queryJob(id string) (any, *apiError) {
 	job := s.jobs[id]
 	switch {
 	case job == nil:
-		return nil, &refusal{badParameter, "there is no such job"}
+		return nil, &apiError{codeParam, "there is no such job"}
 	case !job.ended:
 		return object{"jobid": id, "jobstatus": 0}, nil
-	case s.JobError != "" && s.JobText:
-		return object{"jobid": id, "jobstatus": 2, "jobresultcode": internal, "jobresulttype": "text", "jobresult": s.JobError}, nil
+	case s.JobError != "" && s.JobErrorAsText:
+		return object{"jobid": id, "jobstatus": 2, "jobresultcode": codeInternal, "jobresulttype": "text", "jobresult": s.JobError}, nil
 	case s.JobError != "":
-		return object{"jobid": id, "jobstatus": 2, "jobresultcode": internal, "jobresulttype": "object",
-			"jobresult": object{"errorcode": internal, "errortext": s.JobError}}, nil
+		return object{"jobid": id, "jobstatus": 2, "jobresultcode": codeInternal, "jobresulttype": "object",
+			"jobresult": object{"errorcode": codeInternal, "errortext": s.JobError}}, nil
 	}
 	return object{"jobid": id, "jobstatus": 1, "jobresult": object{"virtualmachine": object{"id": job.vm.ID}}}, nil
 }

@@ -27,10 +27,10 @@ const (
 	SecretKey = "test-secret-key_+/="
 )
 
-// Page size above which the server refuses, as CloudStack does with its default.
+// maxPageSize is the largest page size that the server accepts, CloudStack's default.
 const maxPageSize = 500
 
-// VM is a virtual machine. In state Expunged it is only known to have been.
+// VM is a virtual machine. In state Expunged it is not listed, but its ID is known.
 type VM struct {
 	ID, Name, State string
 	Addresses       []string // the first is its nic's, an IPv6 one goes into the other field, the others are secondary
@@ -39,56 +39,56 @@ type VM struct {
 	ISO             string   // ID of the attached ISO
 }
 
-// Rule is a port-forwarding rule, of one port or a range.
-type Rule struct {
-	VM                string // ID
-	Public, Private   int
-	PublicEnd, EndsAt int // 0 = one port
-	State, Protocol   string
+// PortForwardingRule is a port-forwarding rule, of one port or a range.
+type PortForwardingRule struct {
+	VM                    string // ID
+	Public, Private       int
+	PublicEnd, PrivateEnd int // 0 = one port
+	State, Protocol       string
 }
 
-// Named is something with a name and an ID.
-type Named struct{ ID, Name string }
+// NamedResource is something with a name and an ID.
+type NamedResource struct{ ID, Name string }
 
-// Address is a public address with its rules.
-type Address struct {
+// PublicIPAddress is a public address with its rules.
+type PublicIPAddress struct {
 	ID, IP, Project, Zone string
-	Rules                 []Rule
+	Rules                 []PortForwardingRule
 }
 
-// Cluster is a Kubernetes cluster of CloudStack.
-type Cluster struct {
+// KubernetesCluster is a Kubernetes cluster of CloudStack.
+type KubernetesCluster struct {
 	ID, Name, Project string
 	Type              string   // CloudManaged or ExternalManaged
-	Members           []string // IDs of VMs
+	VMs               []string // IDs of VMs
 }
 
-// fault is what goes wrong with the next calls of a command.
-type fault struct {
-	status int // of the answer
-	text   string
-	drop   bool // the connection is closed instead of an answer, after the work is done
-	body   string
+// injectedFault is how one call of a command fails.
+type injectedFault struct {
+	status   int // of the answer
+	text     string
+	dropConn bool // the connection is closed instead of an answer, after the work is done
+	body     string
 }
 
 // Server is the API. After the first request its fields are set through Change.
 type Server struct {
-	Projects  []Named
-	Zones     []Named
-	Clusters  []Cluster
-	Addresses []Address
+	Projects  []NamedResource
+	Zones     []NamedResource
+	Clusters  []KubernetesCluster
+	Addresses []PublicIPAddress
 
-	HideDestroyed bool   // as for an account that may not see destroyed machines
-	JobPolls      int    // for how many requests a job runs on; -1 = for ever
-	JobError      string // jobs fail with this, and have no effect
-	JobText       bool   // a failed job gives its reason as plain text, as old versions do
+	HideDestroyed  bool   // as for an account that may not see destroyed machines
+	JobPolls       int    // for how many requests a job runs on; -1 = for ever
+	JobError       string // jobs fail with this, and have no effect
+	JobErrorAsText bool   // a failed job gives its reason as plain text, as old versions do
 
 	http   *httptest.Server
 	mu     sync.Mutex
 	vms    []*VM
-	jobs   map[string]*task
+	jobs   map[string]*asyncJob
 	calls  []Call
-	faults map[string][]fault
+	faults map[string][]injectedFault
 }
 
 // Call is a request that was made, without what signs it.
@@ -99,7 +99,7 @@ type Call struct {
 
 // Start serves on loopback until Close; secure = with TLS.
 func Start(secure bool, vms ...VM) *Server {
-	s := &Server{jobs: map[string]*task{}, faults: map[string][]fault{}}
+	s := &Server{jobs: map[string]*asyncJob{}, faults: map[string][]injectedFault{}}
 	for i := range vms {
 		vm := vms[i]
 		s.vms = append(s.vms, &vm)
@@ -117,41 +117,42 @@ func Start(secure bool, vms ...VM) *Server {
 // Close ends the server.
 func (s *Server) Close() { s.http.Close() }
 
-// Endpoint is the URL of the API.
+// Endpoint returns the URL of the API.
 func (s *Server) Endpoint() string { return s.http.URL + "/client/api" }
 
-// Certificate is the server's, in DER form; only with TLS.
+// Certificate returns the server's, in DER form; only with TLS.
 func (s *Server) Certificate() []byte { return s.http.Certificate().Raw }
 
-// Change changes the server between two requests.
-func (s *Server) Change(change func(*Server)) {
+// Update changes the server between two requests.
+func (s *Server) Update(change func(*Server)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(s)
 }
 
-// Fail makes the next calls of a command fail, once per text, with a code.
-func (s *Server) Fail(command string, code int, texts ...string) {
+// FailNext makes the next calls of a command fail with a code, one call per text.
+func (s *Server) FailNext(command string, code int, texts ...string) {
 	for _, text := range texts {
-		s.add(command, fault{status: code, text: text})
+		s.addFault(command, injectedFault{status: code, text: text})
 	}
 }
 
-// Drop makes the next call of a command do its work, and lose its answer.
-func (s *Server) Drop(command string) { s.add(command, fault{drop: true}) }
+// DropNext makes the next call of a command take effect and close its connection
+// without a response.
+func (s *Server) DropNext(command string) { s.addFault(command, injectedFault{dropConn: true}) }
 
-// Answer makes the next call of a command answer something else altogether.
-func (s *Server) Answer(command string, status int, body string) {
-	s.add(command, fault{status: status, body: body})
+// RespondNext sets the whole response of the next call of a command.
+func (s *Server) RespondNext(command string, status int, body string) {
+	s.addFault(command, injectedFault{status: status, body: body})
 }
 
-func (s *Server) add(command string, f fault) {
+func (s *Server) addFault(command string, f injectedFault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults[command] = append(s.faults[command], f)
 }
 
-// Calls are the calls of a command so far, refused ones included.
+// Calls returns the calls of a command so far, refused ones included.
 func (s *Server) Calls(command string) []url.Values {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +165,7 @@ func (s *Server) Calls(command string) []url.Values {
 	return found
 }
 
-// VM is a machine as it is now.
+// VM returns a machine as it is now.
 func (s *Server) VM(id string) VM {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,13 +183,13 @@ func (s *Server) vm(id string) *VM {
 	return s.vms[at]
 }
 
-// refusal is an answer that is not a result.
-type refusal struct {
+// apiError is an error response.
+type apiError struct {
 	code int
 	text string
 }
 
-func (r *refusal) Error() string { return r.text }
+func (r *apiError) Error() string { return r.text }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -199,17 +200,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	command := r.Form.Get("command")
-	if !signed(r.Form) {
-		answer(w, "errorresponse", nil, &refusal{http.StatusUnauthorized, "unable to verify user credentials and/or request signature"})
+	if !validSignature(r.Form) {
+		writeResponse(w, "errorresponse", nil, &apiError{http.StatusUnauthorized, "unable to verify user credentials and/or request signature"})
 		return
 	}
-	s.tick()
+	s.advanceJobs()
 	params := maps.Clone(r.Form)
 	for _, key := range []string{"apiKey", "signature", "signatureversion", "expires", "response", "command"} {
 		delete(params, key)
 	}
 	s.calls = append(s.calls, Call{Command: command, Params: params})
-	var broken fault
+	var broken injectedFault
 	if waiting := s.faults[command]; len(waiting) > 0 {
 		broken, s.faults[command] = waiting[0], waiting[1:]
 	}
@@ -220,17 +221,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(broken.status)
 		_, _ = w.Write([]byte(broken.body)) // the client may be gone
 	case broken.status != 0:
-		answer(w, name, nil, &refusal{broken.status, broken.text})
+		writeResponse(w, name, nil, &apiError{broken.status, broken.text})
 	default:
-		content, refused := s.serve(command, params)
-		if broken.drop {
+		content, refused := s.runCommand(command, params)
+		if broken.dropConn {
 			panic(http.ErrAbortHandler) // closes the connection
 		}
-		answer(w, name, content, refused)
+		writeResponse(w, name, content, refused)
 	}
 }
 
-func answer(w http.ResponseWriter, name string, content any, refused *refusal) {
+func writeResponse(w http.ResponseWriter, name string, content any, refused *apiError) {
 	w.Header().Set("Content-Type", "application/json")
 	if refused != nil {
 		content = map[string]any{"uuidList": []string{}, "errorcode": refused.code, "cserrorcode": 9999, "errortext": refused.text}
@@ -239,10 +240,10 @@ func answer(w http.ResponseWriter, name string, content any, refused *refusal) {
 	_ = json.NewEncoder(w).Encode(map[string]any{name: content}) // the client may be gone
 }
 
-// signed checks the signature as CloudStack defines it: HMAC-SHA1, with the
+// validSignature checks the signature as CloudStack defines it: HMAC-SHA1, with the
 // secret key, of the parameters in the order of their names, URL-encoded with
 // %20 for a space, all in lower case; and that it has not expired.
-func signed(form url.Values) bool {
+func validSignature(form url.Values) bool {
 	if form.Get("apiKey") != APIKey || form.Get("signatureversion") != "3" {
 		return false
 	}

@@ -1,26 +1,27 @@
-# Everything Ebb does with a run directory, on the node. The caller sets $action
-# and $dir, and what the action needs, in front of this text.
-# shellcheck disable=SC2154 # those
+# Works on a run directory on the node. The caller (run.go) sets $action (start, status,
+# follow or stop), $dir, and the variables of the action in front of this text.
+# shellcheck disable=SC2154 # the variables above
 unset CDPATH
 umask 077
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
+# fail MESSAGE: reports an error and ends. The caller tells it by the F.
 fail() { echo "F $*"; exit 0; }
 
-# A short sleep where sleep takes fractions, as everywhere but in POSIX.
-nap() { sleep 0.2 2>/dev/null || sleep 1; }
+# short_sleep: 0.2 s, or 1 s where sleep takes whole seconds only, as in POSIX.
+short_sleep() { sleep 0.2 2>/dev/null || sleep 1; }
 
-# group_alive: processes of the run are left. After a reboot the number means
-# nothing any more.
+# group_alive: whether processes of the run's process group exist. A pid file of an
+# earlier boot says nothing: the number may be another process's by now.
 group_alive() {
     [ -s pid ] || return 1
     read -r group boot <pid
     [ "$boot" = "$(cat /proc/sys/kernel/random/boot_id 2>/dev/null)" ] && kill -0 "-$group" 2>/dev/null
 }
 
-# look: sets $state, $code and $size. The state comes first: once a run has ended
-# its output grows no more, so a size read after that misses nothing.
-look() {
+# read_state: sets $state, $code and $size. The size is read after the state, so that it
+# is final when the run has ended.
+read_state() {
     code=0
     if [ ! -e lock ]; then
         state=absent
@@ -42,24 +43,28 @@ look() {
     fi
 }
 
+# report: prints the status, "S STATE CODE SIZE".
 report() {
-    look
+    read_state
     echo "S $state $code $size"
 }
 
-# unit_name: the same for every look at this directory, however its path was given.
+# unit_name: the name of the run's systemd unit, the same for every path that leads to
+# this directory.
 unit_name() {
     echo "ebb-$(basename "$PWD" | tr -c 'A-Za-z0-9\n' -)-$(pwd -P | cksum | cut -d ' ' -f 1)" | tail -c 200
 }
 
-# put NAME MODE CONTENT: never a half-written file under its name.
-put() {
-    fresh=$1.new.$$
-    if ! printf %s "$3" >"$fresh" || ! chmod "$2" "$fresh" || ! mv -f "$fresh" "$1"; then
+# write_file NAME MODE CONTENT: writes a file by renaming a temporary one.
+write_file() {
+    tmp=$1.new.$$
+    if ! printf %s "$3" >"$tmp" || ! chmod "$2" "$tmp" || ! mv -f "$tmp" "$1"; then
         fail "cannot write $PWD/$1"
     fi
 }
 
+# launch: starts the wrapper detached from this session, as a systemd unit if there is
+# systemd.
 launch() {
     if [ -d /run/systemd/system ] && command -v systemd-run >/dev/null 2>&1 &&
         systemd-run --quiet --no-ask-password --collect --unit="$(unit_name)" --description="Ebb run $PWD" \
@@ -67,13 +72,13 @@ launch() {
             /bin/sh "$PWD/wrapper" "$PWD" </dev/null >/dev/null 2>&1; then
         return 0
     fi
-    # Launching both ways is harmless: only one of them makes the started mark.
+    # Should both have been started: only one of them can make the directory "started".
     setsid sh ./wrapper "$PWD" </dev/null >/dev/null 2>&1 &
 }
 
-# prune: runs that ended more than 30 days ago, and the notes that scripts left
-# beside them, are of no use to anybody. No operation lives that long.
-prune() {
+# remove_old_runs: removes runs that ended more than 30 days ago and the files .done-*
+# that scripts leave beside them. No operation takes that long.
+remove_old_runs() {
     for old in ../*/; do
         if [ -d "$old/started" ] && [ -n "$(find "$old/exit" -size +0 -mtime +30 2>/dev/null)" ]; then
             flock -n "$old/lock" rm -rf "$old"
@@ -88,28 +93,28 @@ do_start() {
         fail "cannot make the run directory $dir"
     fi
     if [ ! -d started ]; then
-        put script 700 "$script"
-        put env 600 "$env"
-        put launch 700 "$launch"
-        put wrapper 700 "$wrapper"
-        prune
+        write_file script 700 "$script"
+        write_file env 600 "$env"
+        write_file launch 700 "$launch"
+        write_file wrapper 700 "$wrapper"
+        remove_old_runs
         launch
         tries=0
         until [ -d started ]; do
             [ "$tries" -lt 50 ] || fail "the run in $PWD did not start within 10 s"
             tries=$((tries + 1))
-            nap
+            short_sleep
         done
     fi
     report
 }
 
-# do_follow: frames on standard output: "D <n>" and n bytes of output, "K" as a sign
-# of life (and so that a cut connection ends this loop), "S ..." at the end.
+# do_follow: prints frames: "D N" and N bytes of output, "K" as a keepalive every 4 s
+# (writing it ends this loop after a lost connection), and "S ..." at the end.
 do_follow() {
     quiet=0
     while :; do
-        look
+        read_state
         count=$((size - offset))
         if [ "$count" -gt 0 ]; then
             [ "$count" -le "$chunk" ] || count=$chunk
@@ -120,7 +125,7 @@ do_follow() {
             echo "S $state $code $size"
             return
         else
-            nap
+            short_sleep
             quiet=$((quiet + 1))
             if [ "$quiet" -ge 20 ]; then
                 echo K || exit 1
@@ -130,46 +135,47 @@ do_follow() {
     done
 }
 
-# terminate: asks the wrapper, which passes it on to the group; if it is dead, the
-# group itself.
+# terminate: sends SIGTERM to the wrapper, which passes it on to its process group, or to
+# the group when the wrapper is dead.
 terminate() {
     [ -s pid ] || return 0
     read -r group boot <pid
     kill -TERM "$group" 2>/dev/null || kill -TERM "-$group" 2>/dev/null
 }
 
-# kill_all: the process group and, under systemd, also what has left it.
-kill_all() {
+# kill_run: sends SIGKILL to the process group and, under systemd, to the whole unit.
+kill_run() {
     if [ -d /run/systemd/system ] && command -v systemctl >/dev/null 2>&1; then
         systemctl kill --signal=KILL "$(unit_name).service" >/dev/null 2>&1
     fi
     [ -s pid ] && read -r group boot <pid && kill -KILL "-$group" 2>/dev/null
 }
 
-# ended_within SECONDS: the run and its process group are gone.
-ended_within() {
-    until_time=$(($(date +%s) + $1))
+# wait_ended SECONDS: waits until the run has ended and its process group is gone; fails
+# after that time.
+wait_ended() {
+    deadline=$(($(date +%s) + $1))
     while :; do
-        look
+        read_state
         if [ "$state" != running ] && ! group_alive; then
             return 0
         fi
-        [ "$(date +%s)" -lt "$until_time" ] || return 1
-        nap
+        [ "$(date +%s)" -lt "$deadline" ] || return 1
+        short_sleep
     done
 }
 
 do_stop() {
-    look
+    read_state
     if [ "$state" = running ]; then
         terminate
-        if ! ended_within "$grace"; then
-            kill_all
-            ended_within 30 || fail "the run in $PWD is still there after SIGKILL"
+        if ! wait_ended "$grace"; then
+            kill_run
+            wait_ended 30 || fail "the run in $PWD is still there after SIGKILL"
         fi
-        # Killed with its wrapper: nobody else writes how it ended.
+        # The wrapper was killed, too, before it could write the exit code.
         if [ ! -s exit ]; then
-            put exit 600 "137
+            write_file exit 600 "137
 "
         fi
     fi

@@ -11,18 +11,19 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb/internal/drain"
+	"ebb/internal/operation"
 )
 
 func TestDrainFollowsItsBudget(t *testing.T) {
-	b := newDrainBed(t)
+	b := newFixture(t)
 	b.deploy("web", 3)
 	b.budget("web", "web", unavailable(1))
-	tape := b.record()
+	log := b.record()
 	allowances := b.allowances("web")
 	result, err := b.start(time.Minute).wait()
 	require.NoError(t, err)
 	require.Equal(t, 3, result.Evicted)
-	evictions, allowed := tape.evictions(), allowances()
+	evictions, allowed := log.evictions(), allowances()
 	require.Len(t, evictions, 3, "no eviction was refused")
 	require.GreaterOrEqual(t, len(allowed), 2)
 	for i, e := range evictions[1:] {
@@ -34,7 +35,7 @@ func TestDrainFollowsItsBudget(t *testing.T) {
 }
 
 // allowances notes when a budget that allowed nothing allows something again.
-func (b *drainBed) allowances(name string) (times func() []time.Time) {
+func (b *fixture) allowances(name string) (times func() []time.Time) {
 	b.t.Helper()
 	events, err := b.box.Client().PolicyV1().PodDisruptionBudgets(b.namespace).Watch(b.t.Context(), meta.SingleObject(meta.ObjectMeta{Name: name}))
 	require.NoError(b.t, err)
@@ -59,7 +60,7 @@ func (b *drainBed) allowances(name string) (times func() []time.Time) {
 }
 
 func TestDrainNamesWhatCannotWork(t *testing.T) {
-	b := newDrainBed(t)
+	b := newFixture(t)
 	for _, app := range []string{"twice", "zero", "all", "fine"} {
 		b.create(app, 1)
 	}
@@ -73,9 +74,9 @@ func TestDrainNamesWhatCannotWork(t *testing.T) {
 	b.budget("all", "all", available(1))
 	b.budget("crash", "crash", unavailable(1))
 
-	tape := b.record()
+	log := b.record()
 	a := b.start(12 * time.Second)
-	cases := map[string]drain.BlockedPod{
+	cases := map[string]operation.BlockedPod{
 		"twice": {Budget: b.namespace + "/one, " + b.namespace + "/two", Reason: "2 budgets select it", Advice: "selectors"},
 		"zero":  {Budget: b.namespace + "/zero", Reason: "maxUnavailable: 0", Advice: "maxUnavailable"},
 		"all":   {Budget: b.namespace + "/all", Reason: "minAvailable: 1", Advice: "minAvailable"},
@@ -103,7 +104,7 @@ func TestDrainNamesWhatCannotWork(t *testing.T) {
 		}
 	}
 	var refused []request
-	for _, e := range tape.evictions() {
+	for _, e := range log.evictions() {
 		if e.code == http.StatusInternalServerError {
 			refused = append(refused, e)
 		}
@@ -114,7 +115,7 @@ func TestDrainNamesWhatCannotWork(t *testing.T) {
 }
 
 func TestDrainErrorAndReportsSayTheSame(t *testing.T) {
-	b := newDrainBed(t)
+	b := newFixture(t)
 	pods := b.deploy("zero", 20)
 	b.budget("zero", "zero", unavailable(0))
 	b.bare("held", func(p *pod) { p.Finalizers = []string{"example.com/hold"} })

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"ebb/internal/operation"
+
 	"github.com/stretchr/testify/require"
 	authentication "k8s.io/api/authentication/v1"
 	core "k8s.io/api/core/v1"
@@ -20,25 +22,23 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
-	"ebb/internal/drain"
 )
 
 // In the middle of the drain the API server's priority and fairness has no seat
 // left for evictions. There is no budget at all, so every 429 is its own.
 func TestDrainWaitsForABusyAPIServer(t *testing.T) {
-	b := newDrainBed(t)
+	b := newFixture(t)
 	web := b.deploy("web", 2, slowToStop(4*time.Second))
 	dns := b.deploy("dns", 3, func(p *core.PodTemplateSpec) { p.Spec.PriorityClassName = "system-cluster-critical" })
-	kubeconfig := b.account() // an administrator's requests are exempt
+	kubeconfig := b.serviceAccount() // an administrator's requests are exempt
 	level := b.limitEvictions()
-	tape := b.recordAs(kubeconfig)
+	log := b.recordAs(kubeconfig)
 
 	a := b.start(time.Minute)
 	a.evicted(t, len(web)) // the others are critical and wait until these have ended
-	release := b.takeTheSeat(kubeconfig, level)
-	var blocked drain.BlockedPod
-	a.until(t, "the drain says what it waits for", func(p drain.Progress) bool {
+	release := b.occupySeat(kubeconfig, level)
+	var blocked operation.BlockedPod
+	a.until(t, "the drain says what it waits for", func(p operation.DrainProgress) bool {
 		for _, pod := range p.Blocked {
 			if strings.Contains(pod.Reason, "has too much to do") {
 				blocked = pod
@@ -46,19 +46,19 @@ func TestDrainWaitsForABusyAPIServer(t *testing.T) {
 		}
 		return blocked.Pod != ""
 	})
-	require.Eventually(t, func() bool { return len(tape.throttled()) > len(dns) }, time.Minute, 50*time.Millisecond, "it has tried again")
+	require.Eventually(t, func() bool { return len(log.throttled()) > len(dns) }, time.Minute, 50*time.Millisecond, "it has tried again")
 	require.Equal(t, len(web), a.last().Evicted)
 	release()
 	result, err := a.wait()
 	require.NoError(t, err, "in the same attempt")
 	require.Equal(t, len(web)+len(dns), result.Evicted)
-	tape.requireOnce(t, append(web, dns...))
+	log.requireOnce(t, append(web, dns...))
 
 	require.Contains(t, blocked.Reason, "the API server has too much to do, trying again in ")
 	require.Empty(t, blocked.Budget, "not a budget")
 	require.NotContains(t, result.Output, "blocked by budget")
 	var earliest time.Time
-	for _, e := range tape.evictions() {
+	for _, e := range log.evictions() {
 		if e.code != http.StatusTooManyRequests {
 			require.Equal(t, http.StatusCreated, e.code)
 			continue
@@ -72,14 +72,14 @@ func TestDrainWaitsForABusyAPIServer(t *testing.T) {
 			earliest = e.at.Add(time.Duration(seconds) * time.Second)
 		}
 	}
-	for _, e := range tape.evictions()[len(web)+len(dns):] {
+	for _, e := range log.evictions()[len(web)+len(dns):] {
 		require.False(t, e.at.Before(earliest), "Retry-After is kept")
 	}
-	t.Logf("took %s, %d evictions of %d pods answered with 429", result.Took, len(tape.throttled()), len(dns))
+	t.Logf("took %s, %d evictions of %d pods answered with 429", result.Took, len(log.throttled()), len(dns))
 }
 
-// throttled are the evictions that were answered with 429.
-func (r *tape) throttled() (found []request) {
+// throttled returns the evictions that were answered with 429.
+func (r *requestLog) throttled() (found []request) {
 	for _, e := range r.evictions() {
 		if e.code == http.StatusTooManyRequests {
 			found = append(found, e)
@@ -88,8 +88,8 @@ func (r *tape) throttled() (found []request) {
 	return found
 }
 
-// account makes a ServiceAccount that may do everything, and returns its kubeconfig.
-func (b *drainBed) account() string {
+// serviceAccount makes a ServiceAccount that may do everything, and returns its kubeconfig.
+func (b *fixture) serviceAccount() string {
 	b.t.Helper()
 	ctx, api := b.t.Context(), b.box.Client()
 	_, err := api.CoreV1().ServiceAccounts(b.namespace).Create(ctx, &core.ServiceAccount{ObjectMeta: meta.ObjectMeta{Name: "drainer"}}, meta.CreateOptions{})
@@ -107,8 +107,8 @@ func (b *drainBed) account() string {
 	return b.kubeconfigWith(token.Status.Token)
 }
 
-// kubeconfigWith is the administrator's kubeconfig with another identity.
-func (b *drainBed) kubeconfigWith(token string) string {
+// kubeconfigWith returns the administrator's kubeconfig with another identity.
+func (b *fixture) kubeconfigWith(token string) string {
 	b.t.Helper()
 	file, err := clientcmd.LoadFromFile(b.box.Kubeconfig())
 	require.NoError(b.t, err)
@@ -122,7 +122,7 @@ func (b *drainBed) kubeconfigWith(token string) string {
 
 // limitEvictions puts the account's evictions into a priority level of their
 // own, which has one seat and no queue. It returns the UID of the level.
-func (b *drainBed) limitEvictions() string {
+func (b *fixture) limitEvictions() string {
 	b.t.Helper()
 	ctx, api := b.t.Context(), b.box.Client().FlowcontrolV1()
 	none := int32(0) // shares: what is left is the one seat that every level has
@@ -159,10 +159,10 @@ func (b *drainBed) limitEvictions() string {
 	return string(level.UID)
 }
 
-// takeTheSeat makes an eviction whose body does not come until release is
+// occupySeat makes an eviction whose body does not come until release is
 // called. A level lets in a request that is larger than it, as long as that is
 // alone; every other one is refused then.
-func (b *drainBed) takeTheSeat(kubeconfig, level string) (release func()) {
+func (b *fixture) occupySeat(kubeconfig, level string) (release func()) {
 	b.t.Helper()
 	e := b.evictor(kubeconfig)
 	require.Eventually(b.t, func() bool {
@@ -205,7 +205,7 @@ type evictionEnd struct {
 	err   error
 }
 
-func (b *drainBed) evictor(kubeconfig string) evictor {
+func (b *fixture) evictor(kubeconfig string) evictor {
 	b.t.Helper()
 	settings, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	require.NoError(b.t, err)

@@ -10,10 +10,11 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb/internal/drain"
+	"ebb/internal/operation"
 )
 
 func TestDrainEndsWhenAnOperatorUncordonsTheNode(t *testing.T) {
-	b := newDrainBed(t)
+	b := newFixture(t)
 	b.deploy("zero", 1)
 	b.budget("zero", "zero", unavailable(0))
 	a := b.start(time.Minute)
@@ -24,7 +25,7 @@ func TestDrainEndsWhenAnOperatorUncordonsTheNode(t *testing.T) {
 }
 
 func TestDrainEndsWhenItsNodeObjectIsDeleted(t *testing.T) {
-	b := newDrainBed(t)
+	b := newFixture(t)
 	nodes := b.cluster.Client.CoreV1().Nodes()
 	b.node = "leaving"
 	_, err := nodes.Create(t.Context(), &core.Node{ObjectMeta: meta.ObjectMeta{Name: b.node}}, meta.CreateOptions{})
@@ -44,8 +45,8 @@ func TestDrainEndsWhenItsNodeObjectIsDeleted(t *testing.T) {
 // The machine loses its power while two pods are terminating on it. No kubelet
 // will ever end them, and one has a finalizer besides that nobody takes away.
 func TestDrainOfANodeThatGoesDown(t *testing.T) {
-	b := newDrainBed(t)
-	tape := b.record()
+	b := newFixture(t)
+	log := b.record()
 	slow := b.deploy("slow", 1, slowToStop(30*time.Second))[0]
 	held := b.deploy("held", 1, func(p *core.PodTemplateSpec) { p.Finalizers = []string{"example.com/hold"} })[0]
 	grace := func(r *drain.Request) { r.Settings.GracePeriod = 1 }
@@ -62,7 +63,7 @@ func TestDrainOfANodeThatGoesDown(t *testing.T) {
 		{held.Name, "finalizers: example.com/hold; node Ready: Unknown (NodeStatusUnknown)", "finalizer"},
 		{slow.Name, "node Ready: Unknown (NodeStatusUnknown)", "drain.skipWaitForDeleteTimeout"},
 	} {
-		for _, got := range []drain.BlockedPod{failure.Blocked[i], a.last().Blocked[i]} {
+		for _, got := range []operation.BlockedPod{failure.Blocked[i], a.last().Blocked[i]} {
 			require.Equal(t, b.namespace+"/"+want.pod, got.Pod)
 			require.Regexp(t, "^still terminating [0-9]+s after its grace period; "+regexp.QuoteMeta(want.reason)+"$", got.Reason)
 			require.Contains(t, got.Advice, want.advice)
@@ -74,7 +75,7 @@ func TestDrainOfANodeThatGoesDown(t *testing.T) {
 	require.Zero(t, result.Evicted, "they were evicted before")
 	require.Equal(t, []string{b.namespace + "/" + held.Name, b.namespace + "/" + slow.Name}, result.Skipped)
 	require.Less(t, result.Took, 5*time.Second)
-	tape.requireOnce(t, []core.Pod{slow, held})
+	log.requireOnce(t, []core.Pod{slow, held})
 	for _, pod := range []core.Pod{slow, held} {
 		left, err := b.cluster.Client.CoreV1().Pods(b.namespace).Get(t.Context(), pod.Name, meta.GetOptions{})
 		require.NoError(t, err, "it is still there")

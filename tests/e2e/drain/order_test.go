@@ -13,11 +13,12 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb/internal/drain"
+	"ebb/internal/operation"
 )
 
 func TestDrainEvictsCriticalPodsLast(t *testing.T) {
-	b := newDrainBed(t)
-	tape := b.record()
+	b := newFixture(t)
+	log := b.record()
 	dns := b.deploy("a-dns", 2, func(p *core.PodTemplateSpec) { p.Spec.PriorityClassName = "system-cluster-critical" })
 	web := b.deploy("web", 2, slowToStop(3*time.Second))
 	result, err := b.start(time.Minute).wait()
@@ -26,7 +27,7 @@ func TestDrainEvictsCriticalPodsLast(t *testing.T) {
 
 	var first, then []string
 	var last, critical time.Time
-	for _, e := range tape.evictions() {
+	for _, e := range log.evictions() {
 		if len(first) < len(web) {
 			first, last = append(first, string(e.pod)), e.at
 			continue
@@ -46,7 +47,7 @@ func TestDrainEvictsCriticalPodsLast(t *testing.T) {
 }
 
 func TestDrainWaitsForVolumes(t *testing.T) {
-	b := newDrainBed(t)
+	b := newFixture(t)
 	b.volume("data")
 	b.volume("logs")
 	b.deploy("db", 1, claiming("data"))
@@ -56,7 +57,7 @@ func TestDrainWaitsForVolumes(t *testing.T) {
 	attachments := b.cluster.Client.StorageV1().VolumeAttachments()
 
 	a := b.start(time.Minute)
-	a.until(t, "it waits for the volume", func(p drain.Progress) bool {
+	a.until(t, "it waits for the volume", func(p operation.DrainProgress) bool {
 		return strings.HasSuffix(p.Output, "waiting for volumes to be detached: "+b.namespace+"-data")
 	})
 	require.Equal(t, 1, a.last().Gone, "the pod that used it has ended")
@@ -75,7 +76,7 @@ func TestDrainWaitsForVolumes(t *testing.T) {
 }
 
 // volume makes a claim and the volume it is bound to, <namespace>-<claim>.
-func (b *drainBed) volume(claim string) {
+func (b *fixture) volume(claim string) {
 	b.t.Helper()
 	name, none := b.namespace+"-"+claim, ""
 	size := core.ResourceList{core.ResourceStorage: resource.MustParse("1Gi")}
@@ -103,7 +104,7 @@ func (b *drainBed) volume(claim string) {
 }
 
 // attach says that the volume of a claim is attached to the node.
-func (b *drainBed) attach(claim string) {
+func (b *fixture) attach(claim string) {
 	b.t.Helper()
 	name := b.namespace + "-" + claim
 	api := b.cluster.Client.StorageV1().VolumeAttachments()

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"ebb/internal/drain"
+	"ebb/internal/operation"
 	"ebb/internal/testbed"
 )
 
@@ -24,7 +25,7 @@ type pod = core.Pod
 func forced(r *drain.Request) { r.Settings.Force = true }
 
 func TestDrainSelectsPods(t *testing.T) {
-	b := newDrainBed(t)
+	b := newFixture(t)
 	b.deploy("web", 1)
 	b.deploy("scratch", 1, func(p *core.PodTemplateSpec) {
 		p.Spec.Volumes = []core.Volume{{Name: "tmp", VolumeSource: core.VolumeSource{EmptyDir: &core.EmptyDirVolumeSource{}}}}
@@ -34,7 +35,7 @@ func TestDrainSelectsPods(t *testing.T) {
 	agent := b.daemon("agent")
 
 	_, err := b.start(20*time.Second, func(r *drain.Request) { r.Settings.DeleteEmptyDir = false }).wait()
-	require.ErrorIs(t, err, drain.ErrRefused)
+	require.ErrorIs(t, err, drain.ErrForbidden)
 	require.ErrorContains(t, err, b.namespace+"/alone: it has no controller")
 	require.ErrorContains(t, err, "emptyDir volumes (tmp)")
 	b.waitReady("web", 1) // nothing was evicted
@@ -42,11 +43,11 @@ func TestDrainSelectsPods(t *testing.T) {
 	result, err := b.start(time.Minute, forced).wait()
 	require.NoError(t, err)
 	require.Equal(t, 3, result.Evicted)
-	b.same(agent)
+	b.requireUnchanged(agent)
 }
 
 func TestDrainEvictsFinishedPods(t *testing.T) {
-	b := newDrainBed(t)
+	b := newFixture(t)
 	b.finishedJob("report")
 	b.budget("report", "report", available(1))
 	result, err := b.start(time.Minute).wait()
@@ -58,26 +59,63 @@ func TestDrainEvictsFinishedPods(t *testing.T) {
 }
 
 // finishedJob makes a Job whose only pod has succeeded on the node.
-func (b *drainBed) finishedJob(name string) {
+func (b *fixture) finishedJob(name string) {
+	b.t.Helper()
+	b.succeed(b.runningJob(name))
+}
+
+// runningJob makes a Job and returns its only pod, which runs on the node.
+func (b *fixture) runningJob(name string) (pod string) {
 	b.t.Helper()
 	template := b.template(name)
 	template.Spec.RestartPolicy = core.RestartPolicyNever
-	jobs, pods := b.cluster.Client.BatchV1().Jobs(b.namespace), b.cluster.Client.CoreV1().Pods(b.namespace)
-	_, err := jobs.Create(b.t.Context(), &batch.Job{ObjectMeta: meta.ObjectMeta{Name: name}, Spec: batch.JobSpec{Template: template}}, meta.CreateOptions{})
+	_, err := b.cluster.Client.BatchV1().Jobs(b.namespace).Create(b.t.Context(),
+		&batch.Job{ObjectMeta: meta.ObjectMeta{Name: name}, Spec: batch.JobSpec{Template: template}}, meta.CreateOptions{})
 	require.NoError(b.t, err)
-	running := b.waitReady(name, 1)[0]
+	return b.waitReady(name, 1)[0].Name
+}
+
+// succeed has a pod complete, and waits until its Job, if it has one, has counted it.
+func (b *fixture) succeed(name string) {
+	b.t.Helper()
+	pods := b.cluster.Client.CoreV1().Pods(b.namespace)
 	done := `{"status":{"phase":"Succeeded","conditions":[{"type":"Ready","status":"False","reason":"PodCompleted"}]}}`
-	_, err = pods.Patch(b.t.Context(), running.Name, types.StrategicMergePatchType, []byte(done), meta.PatchOptions{}, "status")
+	_, err := pods.Patch(b.t.Context(), name, types.StrategicMergePatchType, []byte(done), meta.PatchOptions{}, "status")
 	require.NoError(b.t, err)
 	require.Eventually(b.t, func() bool {
-		job, jobErr := jobs.Get(b.t.Context(), name, meta.GetOptions{})
-		p, podErr := pods.Get(b.t.Context(), running.Name, meta.GetOptions{})
-		return jobErr == nil && podErr == nil && job.Status.Succeeded == 1 && len(p.Finalizers) == 0
+		p, err := pods.Get(b.t.Context(), name, meta.GetOptions{})
+		return apierrors.IsNotFound(err) || err == nil && len(p.Finalizers) == 0
 	}, time.Minute, 100*time.Millisecond, "the Job has counted its pod")
 }
 
+// The label of Cluster API and drain.jobs decide whether a pod is evicted, waited for or
+// left alone.
+func TestDrainWaitsForWhatRunsToCompletion(t *testing.T) {
+	b := newFixture(t)
+	b.deploy("web", 1)
+	b.bare("batch", func(p *pod) { p.Labels["cluster.x-k8s.io/drain"] = "wait-completed" })
+	b.bare("pinned", func(p *pod) { p.Labels["cluster.x-k8s.io/drain"] = "skip" })
+	pinned := b.waitReady("pinned", 1)[0]
+	b.waitReady("batch", 1)
+	job := b.runningJob("migrate")
+
+	a := b.start(time.Minute, func(r *drain.Request) { r.Settings.WaitForJobs = true })
+	waiting, _ := a.blocked(t, b.namespace+"/batch")
+	require.Contains(t, waiting.Reason, "label cluster.x-k8s.io/drain: wait-completed")
+	waiting, _ = a.blocked(t, b.namespace+"/"+job)
+	require.Contains(t, waiting.Reason, "drain.jobs: wait")
+	a.until(t, "web is gone", func(p operation.DrainProgress) bool { return p.Gone == 1 && p.Waiting == 2 })
+
+	b.succeed(job)
+	b.succeed("batch")
+	result, err := a.wait()
+	require.NoError(t, err)
+	require.Equal(t, 3, result.Evicted, "those that have completed are evicted as well")
+	b.requireUnchanged(pinned)
+}
+
 func TestDrainLeavesStaticAndDaemonPodsAlone(t *testing.T) {
-	b := newDrainBed(t)
+	b := newFixture(t)
 	b.node = "cp1"
 	t.Cleanup(func() { b.cordon(context.Background(), "cp1", false) })
 	list := func() (pods []core.Pod) {
@@ -91,12 +129,12 @@ func TestDrainLeavesStaticAndDaemonPodsAlone(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, result.Evicted+result.Gone)
 	for _, p := range before {
-		b.same(p)
+		b.requireUnchanged(p)
 	}
 }
 
 func TestDrainLeavesTheSuccessorOfAStatefulPodAlone(t *testing.T) {
-	b := newDrainBed(t)
+	b := newFixture(t)
 	one := int32(1)
 	_, err := b.cluster.Client.AppsV1().StatefulSets(b.namespace).Create(t.Context(), &apps.StatefulSet{
 		ObjectMeta: meta.ObjectMeta{Name: "db"},
@@ -105,15 +143,15 @@ func TestDrainLeavesTheSuccessorOfAStatefulPodAlone(t *testing.T) {
 	require.NoError(t, err)
 	old := b.waitReady("db", 1)[0]
 	b.budget("db", "db", unavailable(0))
-	tape := b.record()
+	log := b.record()
 	a := b.start(time.Minute)
 	a.blocked(t, b.namespace+"/db-0")
-	require.Eventually(t, func() bool { return len(tape.evictions()) > 0 }, 20*time.Second, 20*time.Millisecond, "its eviction is tried")
+	require.Eventually(t, func() bool { return len(log.evictions()) > 0 }, 20*time.Second, 20*time.Millisecond, "its eviction is tried")
 	require.NoError(t, b.cluster.Client.CoreV1().Pods(b.namespace).Delete(t.Context(), "db-0", meta.DeleteOptions{}))
 	result, err := a.wait()
 	require.NoError(t, err)
 	require.Zero(t, result.Evicted)
-	for _, e := range tape.evictions() {
+	for _, e := range log.evictions() {
 		require.Equal(t, old.UID, e.pod, "this pod and no other")
 	}
 	require.Eventually(t, func() bool {
@@ -123,18 +161,18 @@ func TestDrainLeavesTheSuccessorOfAStatefulPodAlone(t *testing.T) {
 }
 
 func TestDrainGivesUpOnPodsThatComeBack(t *testing.T) {
-	b := newDrainBed(t)
-	b.deploy("clingy", 1, func(p *core.PodTemplateSpec) {
+	b := newFixture(t)
+	b.deploy("tolerant", 1, func(p *core.PodTemplateSpec) {
 		p.Spec.Tolerations = []core.Toleration{{Operator: core.TolerationOpExists}}
 		p.Spec.Affinity = onlyOn(b.node)
 	})
 	_, err := b.start(time.Minute).wait()
-	require.ErrorIs(t, err, drain.ErrReturning)
+	require.ErrorIs(t, err, drain.ErrRecreated)
 	require.ErrorContains(t, err, "come back to the cordoned node (3 times so far)")
 }
 
 func TestDrainWaitsForATerminatingNamespace(t *testing.T) {
-	b := newDrainBed(t)
+	b := newFixture(t)
 	b.deploy("web", 2)
 	b.budget("web", "web", unavailable(0))
 	a := b.start(time.Minute)
@@ -148,7 +186,7 @@ func TestDrainWaitsForATerminatingNamespace(t *testing.T) {
 }
 
 func TestDrainReportsAFinalizerThatNeverEnds(t *testing.T) {
-	b := newDrainBed(t)
+	b := newFixture(t)
 	held := b.deploy("held", 1)[0]
 	held.Finalizers = []string{"example.com/hold"}
 	_, err := b.cluster.Client.CoreV1().Pods(b.namespace).Update(t.Context(), &held, meta.UpdateOptions{})
@@ -172,7 +210,7 @@ func TestDrainReportsAFinalizerThatNeverEnds(t *testing.T) {
 // The garbage collector takes such a pod away, unless it has another owner of a
 // kind that is no longer served: then it cannot judge the pod, and leaves it.
 func TestDrainOfAPodWhoseDaemonSetIsGone(t *testing.T) {
-	b := newDrainBed(t)
+	b := newFixture(t)
 	yes := true
 	b.bare("orphan", func(p *pod) {
 		p.OwnerReferences = []meta.OwnerReference{
@@ -187,26 +225,26 @@ func TestDrainOfAPodWhoseDaemonSetIsGone(t *testing.T) {
 	require.Error(t, err, out)
 	require.Contains(t, out, `daemonsets.apps "lost" not found`)
 	_, err = b.start(20 * time.Second).wait()
-	require.ErrorIs(t, err, drain.ErrRefused)
+	require.ErrorIs(t, err, drain.ErrForbidden)
 	require.ErrorContains(t, err, b.namespace+"/orphan: its DaemonSet lost does not exist")
 	require.ErrorContains(t, err, "drain.force")
-	b.same(orphan)
-	b.same(web[0])
+	b.requireUnchanged(orphan)
+	b.requireUnchanged(web[0])
 
 	out, err = b.kubectlDrain("--force")
 	require.NoError(t, err, out)
 	require.Contains(t, out, "evicting pod "+b.namespace+"/orphan")
-	tape := b.record()
+	log := b.record()
 	result, err := b.start(time.Minute, forced).wait()
 	require.NoError(t, err)
 	require.Equal(t, 2, result.Evicted)
-	tape.requireOnce(t, append(web, orphan))
+	log.requireOnce(t, append(web, orphan))
 	_, err = b.cluster.Client.CoreV1().Pods(b.namespace).Get(t.Context(), "orphan", meta.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), err)
 }
 
 // kubectlDrain is what kubectl would do.
-func (b *drainBed) kubectlDrain(flags ...string) (string, error) {
+func (b *fixture) kubectlDrain(flags ...string) (string, error) {
 	b.t.Helper()
 	kubectl, err := testbed.Binary("kubectl")
 	require.NoError(b.t, err)

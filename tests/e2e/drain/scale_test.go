@@ -23,16 +23,16 @@ const (
 	podsOnNode    = 110 // what a kubelet takes by default; one of them is kube-proxy's
 	budgets       = 40
 	podsInCluster = 3000 // most of them on nodes without a kubelet, where they stay Pending
-	crowdNodes    = 27
-	writers       = 16 // that make and delete the crowd
+	fillerNodes   = 27
+	writers       = 16 // that make and delete the filler pods
 )
 
 // A full node in a full cluster: what the drain costs the API server does not
 // grow with the cluster, and is bounded per pod.
 func TestDrainOfAFullNodeInALargeCluster(t *testing.T) {
-	b := newLoneBed(t)
-	b.crowd(podsInCluster - podsOnNode)
-	tape := b.record()
+	b := newExclusiveFixture(t)
+	b.fillCluster(podsInCluster - podsOnNode)
+	log := b.record()
 	var apps []string
 	for i := range budgets {
 		apps = append(apps, fmt.Sprintf("app%02d", i))
@@ -54,16 +54,16 @@ func TestDrainOfAFullNodeInALargeCluster(t *testing.T) {
 	require.Len(t, pods, podsOnNode-1)
 
 	b.ready()
-	tape.clear()
+	log.clear()
 	before := b.served("201")
 	a := b.start(time.Minute)
-	tape.clear() // what start itself has asked for
+	log.clear() // what start itself has asked for
 	result, err := a.wait()
 	require.NoError(t, err)
 	require.Equal(t, len(pods), result.Evicted)
 
 	var mutating, reads, lists, refused int
-	for _, r := range tape.requests() {
+	for _, r := range log.requests() {
 		switch {
 		case r.watch:
 		case r.method == http.MethodGet:
@@ -82,12 +82,12 @@ func TestDrainOfAFullNodeInALargeCluster(t *testing.T) {
 	require.LessOrEqual(t, mutating, 3*len(pods))
 	require.LessOrEqual(t, reads, len(pods))
 	require.LessOrEqual(t, lists, 3, "no list per pod")
-	tape.requireOnce(t, pods)
+	log.requireOnce(t, pods)
 	require.Equal(t, len(pods), b.served("201")-before, "the API server has counted as many")
 }
 
-// served is how many evictions the API server has answered with that code.
-func (b *drainBed) served(code string) (total int) {
+// served returns how many evictions the API server has answered with that code.
+func (b *fixture) served(code string) (total int) {
 	b.t.Helper()
 	text, err := shared.box.Client().CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(b.t.Context())
 	require.NoError(b.t, err)
@@ -104,28 +104,28 @@ func (b *drainBed) served(code string) (total int) {
 	return total
 }
 
-// crowd fills other nodes with pods, in the same namespace, until the test is over.
-func (b *drainBed) crowd(n int) {
+// fillCluster fills other nodes with pods, in the same namespace, until the test is over.
+func (b *fixture) fillCluster(n int) {
 	b.t.Helper()
 	client := b.cluster.Client.CoreV1()
-	node := func(i int) string { return fmt.Sprintf("crowd%02d", i%crowdNodes) }
+	node := func(i int) string { return fmt.Sprintf("filler%02d", i%fillerNodes) }
 	b.t.Cleanup(func() {
 		ctx := context.Background()
-		for i := range crowdNodes {
+		for i := range fillerNodes {
 			require.NoError(b.t, client.Nodes().Delete(ctx, node(i), meta.DeleteOptions{}))
 		}
-		for i := range crowdNodes { // kube-proxy's
+		for i := range fillerNodes { // kube-proxy's
 			now := int64(0)
 			require.NoError(b.t, client.Pods(meta.NamespaceSystem).DeleteCollection(ctx, meta.DeleteOptions{GracePeriodSeconds: &now},
 				meta.ListOptions{FieldSelector: "spec.nodeName=" + node(i)}))
 		}
 	})
-	for i := range crowdNodes {
+	for i := range fillerNodes {
 		_, err := client.Nodes().Create(b.t.Context(), &core.Node{ObjectMeta: meta.ObjectMeta{Name: node(i)}}, meta.CreateOptions{})
 		require.NoError(b.t, err)
 	}
 	pods := client.Pods(b.namespace)
-	name := func(i int) string { return fmt.Sprintf("crowd-%04d", i) }
+	name := func(i int) string { return fmt.Sprintf("filler-%04d", i) }
 	b.t.Cleanup(func() {
 		now := int64(0)
 		require.NoError(b.t, each(n, func(i int) error {
@@ -139,8 +139,8 @@ func (b *drainBed) crowd(n int) {
 	no := false
 	require.NoError(b.t, each(n, func(i int) error {
 		_, err := pods.Create(b.t.Context(), &core.Pod{
-			ObjectMeta: meta.ObjectMeta{Name: name(i), Labels: map[string]string{"app": "crowd"}},
-			Spec:       core.PodSpec{NodeName: node(i), Containers: b.template("crowd").Spec.Containers, AutomountServiceAccountToken: &no},
+			ObjectMeta: meta.ObjectMeta{Name: name(i), Labels: map[string]string{"app": "filler"}},
+			Spec:       core.PodSpec{NodeName: node(i), Containers: b.template("filler").Spec.Containers, AutomountServiceAccountToken: &no},
 		}, meta.CreateOptions{})
 		return err
 	}))

@@ -24,14 +24,13 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"ebb/internal/config"
-	"ebb/internal/drain"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
 	"ebb/internal/sandbox"
 	"ebb/internal/testbed"
-	"ebb/workflows"
 )
 
-// What a drain is as an operation: an engine, and workers as processes.
+// A drain as an operation: with an engine, and workers as processes.
 func TestDrainByAWorker(t *testing.T) {
 	t.Parallel()
 	bed := startBed(t)
@@ -39,15 +38,15 @@ func TestDrainByAWorker(t *testing.T) {
 	t.Run("says the same everywhere", func(t *testing.T) { drainSaysTheSameEverywhere(t, bed) })
 }
 
-// The worker is killed at the worst moment: the API server has granted an
-// eviction, and the worker does not hear of it.
+// The worker is killed at the worst moment: the API server has accepted an
+// eviction, and the worker does not get the answer.
 func drainOutlastsItsWorker(t *testing.T, bed *testbed.Bed) {
-	node, pods := fullerNode(t, bed)
-	tape := newTape()
-	granted := 3 // the one that web's budget allows, and slow's two; others follow
+	node, pods := busiestNode(t, bed)
+	log := newRequestLog()
+	accepted := 3 // the one that web's budget allows, and slow's two; others follow
 	killed := make(chan struct{})
-	workersGoThrough(t, bed, tape, func() {
-		if tape.count(http.StatusCreated) >= granted {
+	proxyWorkers(t, bed, log, func() {
+		if log.count(http.StatusCreated) >= accepted {
 			<-killed
 		}
 	})
@@ -56,9 +55,9 @@ func drainOutlastsItsWorker(t *testing.T, bed *testbed.Bed) {
 
 	id := beginDrain(t, bed, "killed", node)
 	attempts := follow(t, bed, id)
-	require.Eventually(t, func() bool { return tape.count(http.StatusCreated) >= granted }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return log.count(http.StatusCreated) >= accepted }, time.Minute, 5*time.Millisecond)
 	require.NoError(t, worker.Kill())
-	require.Less(t, tape.count(http.StatusCreated), len(pods), "in the middle")
+	require.Less(t, log.count(http.StatusCreated), len(pods), "in the middle")
 	close(killed)
 	_, err = bed.Worker(t.Context())
 	require.NoError(t, err)
@@ -67,7 +66,7 @@ func drainOutlastsItsWorker(t *testing.T, bed *testbed.Bed) {
 	require.Equal(t, ops.Done, end.State, end.Message)
 	require.JSONEq(t, `{"drained":["`+node+`"]}`, string(end.Result))
 	require.Equal(t, []int{1}, seen, "attempts that the status has shown")
-	tape.requireOnce(t, pods)
+	log.requireOnce(t, pods)
 	drains := drainsOf(t, bed, id)
 	require.Len(t, drains, 1, "one attempt, as the history has it")
 	require.Equal(t, int32(2), drains[0].tries, "which two workers have made")
@@ -81,11 +80,11 @@ func drainSaysTheSameEverywhere(t *testing.T, bed *testbed.Bed) {
 		c.Scale.Timeout, c.Scale.Attempts, c.Drain.Timeout = config.Duration(timeout), 3, config.Duration(time.Hour)
 	}))
 	require.NoError(t, bed.Sandbox.SetBudget(t.Context(), "web", sandbox.Budget{MaxUnavailable: "0"}))
-	node, _ := fullerNode(t, bed)
+	node, _ := busiestNode(t, bed)
 	id := beginDrain(t, bed, "blocked", node)
 
-	var live, beat drain.Progress
-	err := testbed.Until(t.Context(), bed.Ops, id, func(op ops.Operation) bool {
+	var live, beat operation.DrainProgress
+	err := testbed.WaitForOperation(t.Context(), bed.Ops, id, func(op ops.Operation) bool {
 		if op.Live[node].Drain != nil {
 			live, beat = *op.Live[node].Drain, heartbeat(t, bed, id)
 		}
@@ -111,13 +110,13 @@ func drainSaysTheSameEverywhere(t *testing.T, bed *testbed.Bed) {
 
 func beginDrain(t *testing.T, bed *testbed.Bed, id, node string) string {
 	t.Helper()
-	_, _, err := bed.Ops.Start(t.Context(), ops.Request{ID: id, Kind: workflows.KindDrain, Cluster: testbed.ClusterName, Nodes: []string{node}})
+	_, _, err := bed.Ops.Start(t.Context(), ops.Request{ID: id, Kind: operation.KindDrain, Cluster: testbed.ClusterName, Nodes: []string{node}})
 	require.NoError(t, err)
 	return id
 }
 
-// heartbeat is what the only activity that runs has said last.
-func heartbeat(t *testing.T, bed *testbed.Bed, id string) (p drain.Progress) {
+// heartbeat returns the last heartbeat of the only activity that runs.
+func heartbeat(t *testing.T, bed *testbed.Bed, id string) (p operation.DrainProgress) {
 	t.Helper()
 	described, err := bed.Client.DescribeWorkflowExecution(t.Context(), id, "")
 	require.NoError(t, err)
@@ -127,7 +126,7 @@ func heartbeat(t *testing.T, bed *testbed.Bed, id string) (p drain.Progress) {
 	return p
 }
 
-// startBed is the smallest cluster with an engine on which a budget can be kept.
+// startBed returns the smallest cluster with an engine on which a budget can be respected.
 func startBed(t *testing.T) *testbed.Bed {
 	t.Helper()
 	bed, err := testbed.Start(t.Context(), testbed.Options{
@@ -146,8 +145,8 @@ func startBed(t *testing.T) *testbed.Bed {
 	return bed
 }
 
-// fullerNode is the worker with the most pods that have to leave, and those pods.
-func fullerNode(t *testing.T, bed *testbed.Bed) (node string, pods []core.Pod) {
+// busiestNode returns the worker with the most pods that have to leave, and those pods.
+func busiestNode(t *testing.T, bed *testbed.Bed) (node string, pods []core.Pod) {
 	t.Helper()
 	list, err := bed.Sandbox.Client().CoreV1().Pods(sandbox.Namespace).List(t.Context(), meta.ListOptions{})
 	require.NoError(t, err)
@@ -165,9 +164,9 @@ func fullerNode(t *testing.T, bed *testbed.Bed) (node string, pods []core.Pod) {
 	return node, pods
 }
 
-// workersGoThrough makes the workers talk to the API server through a proxy,
-// which the tape sees. answering is called before an eviction is answered.
-func workersGoThrough(t *testing.T, bed *testbed.Bed, tape *tape, answering func()) {
+// proxyWorkers makes the workers talk to the API server through a proxy,
+// which records their requests. answering is called before an eviction is answered.
+func proxyWorkers(t *testing.T, bed *testbed.Bed, log *requestLog, answering func()) {
 	t.Helper()
 	admin, err := clientcmd.BuildConfigFromFlags("", bed.Sandbox.Kubeconfig())
 	require.NoError(t, err)
@@ -177,7 +176,7 @@ func workersGoThrough(t *testing.T, bed *testbed.Bed, tape *tape, answering func
 	require.NoError(t, err)
 	proxy := httptest.NewTLSServer(&httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport:     recording{tape: tape, next: transport},
+		Transport:     recordingTransport{requestLog: log, next: transport},
 		FlushInterval: -1, // watches
 		ModifyResponse: func(resp *http.Response) error {
 			if strings.HasSuffix(resp.Request.URL.Path, "/eviction") {
@@ -203,8 +202,8 @@ func workersGoThrough(t *testing.T, bed *testbed.Bed, tape *tape, answering func
 	require.NoError(t, bed.Configure(func(c *config.Cluster) { c.Kubeconfig = path }))
 }
 
-// count is the number of evictions that were answered with this code.
-func (r *tape) count(code int) (n int) {
+// count returns the number of evictions that were answered with this code.
+func (r *requestLog) count(code int) (n int) {
 	for _, e := range r.evictions() {
 		if e.code == code {
 			n++
@@ -213,8 +212,8 @@ func (r *tape) count(code int) (n int) {
 	return n
 }
 
-// follow follows an operation. What it returns waits for the end of it, and
-// returns that and the numbers of the attempts that were shown on the way.
+// follow follows an operation. It returns a function that waits for the end, and returns
+// the operation and the numbers of the attempts that its status has shown.
 func follow(t *testing.T, bed *testbed.Bed, id string) func() (end ops.Operation, attempts []int) {
 	t.Helper()
 	var end ops.Operation
@@ -242,22 +241,22 @@ func follow(t *testing.T, bed *testbed.Bed, id string) func() (end ops.Operation
 	}
 }
 
-// attempted is one attempt at a node as the history has it.
-type attempted struct {
-	tries int32          // workers that had a hand in it
-	ended time.Time      // when it failed
-	final drain.Progress // of one that failed
+// drainActivity is one attempt at a node, as recorded in the history.
+type drainActivity struct {
+	tries int32                   // workers that had a hand in it
+	ended time.Time               // when it failed
+	final operation.DrainProgress // of one that failed
 }
 
-func drainsOf(t *testing.T, bed *testbed.Bed, id string) (drains []*attempted) {
+func drainsOf(t *testing.T, bed *testbed.Bed, id string) (drains []*drainActivity) {
 	t.Helper()
-	byEvent := map[int64]*attempted{}
+	byEvent := map[int64]*drainActivity{}
 	events := bed.Client.GetWorkflowHistory(t.Context(), id, "", false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 	for events.HasNext() {
 		event, err := events.Next()
 		require.NoError(t, err)
 		if scheduled := event.GetActivityTaskScheduledEventAttributes(); scheduled.GetActivityType().GetName() == "Drain" {
-			byEvent[event.GetEventId()] = &attempted{}
+			byEvent[event.GetEventId()] = &drainActivity{}
 			drains = append(drains, byEvent[event.GetEventId()])
 		}
 		started := event.GetActivityTaskStartedEventAttributes()

@@ -14,7 +14,7 @@ import (
 	"ebb/internal/sandbox"
 )
 
-func (b *drainBed) template(app string, change ...func(*core.PodTemplateSpec)) core.PodTemplateSpec {
+func (b *fixture) template(app string, change ...func(*core.PodTemplateSpec)) core.PodTemplateSpec {
 	p := core.PodTemplateSpec{
 		ObjectMeta: meta.ObjectMeta{Labels: map[string]string{"app": app}},
 		Spec: core.PodSpec{
@@ -53,13 +53,13 @@ func labelled(app string) *meta.LabelSelector {
 }
 
 // deploy makes a Deployment and waits until its pods are ready on the node.
-func (b *drainBed) deploy(app string, replicas int32, change ...func(*core.PodTemplateSpec)) []core.Pod {
+func (b *fixture) deploy(app string, replicas int32, change ...func(*core.PodTemplateSpec)) []core.Pod {
 	b.t.Helper()
 	b.create(app, replicas, change...)
 	return b.waitReady(app, int(replicas))
 }
 
-func (b *drainBed) create(app string, replicas int32, change ...func(*core.PodTemplateSpec)) {
+func (b *fixture) create(app string, replicas int32, change ...func(*core.PodTemplateSpec)) {
 	b.t.Helper()
 	_, err := b.cluster.Client.AppsV1().Deployments(b.namespace).Create(b.t.Context(), &apps.Deployment{
 		ObjectMeta: meta.ObjectMeta{Name: app},
@@ -69,7 +69,7 @@ func (b *drainBed) create(app string, replicas int32, change ...func(*core.PodTe
 }
 
 // daemon makes a DaemonSet and waits for its pod on the node.
-func (b *drainBed) daemon(app string, change ...func(*core.PodTemplateSpec)) core.Pod {
+func (b *fixture) daemon(app string, change ...func(*core.PodTemplateSpec)) core.Pod {
 	b.t.Helper()
 	_, err := b.cluster.Client.AppsV1().DaemonSets(b.namespace).Create(b.t.Context(), &apps.DaemonSet{
 		ObjectMeta: meta.ObjectMeta{Name: app},
@@ -79,7 +79,7 @@ func (b *drainBed) daemon(app string, change ...func(*core.PodTemplateSpec)) cor
 	return b.waitReady(app, 1)[0]
 }
 
-func (b *drainBed) bare(name string, change func(*core.Pod)) {
+func (b *fixture) bare(name string, change func(*core.Pod)) {
 	b.t.Helper()
 	p := &core.Pod{ObjectMeta: meta.ObjectMeta{Name: name, Labels: map[string]string{"app": name}}, Spec: b.template(name).Spec}
 	change(p)
@@ -88,7 +88,7 @@ func (b *drainBed) bare(name string, change func(*core.Pod)) {
 }
 
 // waitReady waits until so many pods of an app are ready on the node.
-func (b *drainBed) waitReady(app string, n int) []core.Pod {
+func (b *fixture) waitReady(app string, n int) []core.Pod {
 	b.t.Helper()
 	var pods []core.Pod
 	require.Eventually(b.t, func() bool {
@@ -102,8 +102,8 @@ func (b *drainBed) waitReady(app string, n int) []core.Pod {
 	return pods
 }
 
-// same makes sure that a pod is still what it was.
-func (b *drainBed) same(pod core.Pod) {
+// requireUnchanged makes sure that a pod is still what it was.
+func (b *fixture) requireUnchanged(pod core.Pod) {
 	b.t.Helper()
 	still, err := b.cluster.Client.CoreV1().Pods(pod.Namespace).Get(b.t.Context(), pod.Name, meta.GetOptions{})
 	require.NoError(b.t, err)
@@ -112,7 +112,7 @@ func (b *drainBed) same(pod core.Pod) {
 }
 
 // crashing makes a Deployment of one pod that looks as if it crashed again and again.
-func (b *drainBed) crashing(app string) {
+func (b *fixture) crashing(app string) {
 	b.t.Helper()
 	b.create(app, 1, func(p *core.PodTemplateSpec) { p.Annotations = map[string]string{"sandbox.ebb/unready": "true"} })
 	pods := b.cluster.Client.CoreV1().Pods(b.namespace)
@@ -130,7 +130,7 @@ func (b *drainBed) crashing(app string) {
 }
 
 // budget makes a budget for an app and waits until it has been worked out.
-func (b *drainBed) budget(name, app string, change func(*policy.PodDisruptionBudgetSpec)) {
+func (b *fixture) budget(name, app string, change func(*policy.PodDisruptionBudgetSpec)) {
 	b.t.Helper()
 	budgets := b.cluster.Client.PolicyV1().PodDisruptionBudgets(b.namespace)
 	spec := policy.PodDisruptionBudgetSpec{Selector: labelled(app)}

@@ -21,10 +21,10 @@ import (
 
 	"ebb/internal/clusterstate"
 	"ebb/internal/config"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
 	"ebb/internal/sandbox"
 	"ebb/internal/testbed"
-	"ebb/workflows"
 )
 
 var shared *testbed.Bed
@@ -110,7 +110,7 @@ func finish(t *testing.T, id string) ops.Operation {
 func until(t *testing.T, id string, want func(ops.Operation) bool) {
 	t.Helper()
 	var last ops.Operation
-	err := testbed.Until(t.Context(), shared.Ops, id, func(o ops.Operation) bool { last = o; return want(o) })
+	err := testbed.WaitForOperation(t.Context(), shared.Ops, id, func(o ops.Operation) bool { last = o; return want(o) })
 	require.NoError(t, err, "last seen: %s", text(last))
 }
 
@@ -123,7 +123,7 @@ var idle = testbed.OnlyBlockedBy("default/web")
 // webHosts are the workers that have pods of web, sorted; at least two.
 func webHosts(t *testing.T) []string {
 	t.Helper()
-	found, err := shared.Hosts(t.Context(), "web")
+	found, err := shared.NodesOf(t.Context(), "web")
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(found), 2)
 	return found
@@ -147,7 +147,7 @@ func verify(t *testing.T, checks ...testbed.Check) {
 // untouched is how every test leaves the cluster.
 func untouched(t *testing.T) {
 	t.Helper()
-	verify(t, testbed.InState(clusterstate.Running), testbed.TargetIs(""), testbed.OnlyCordoned(), testbed.Whole())
+	verify(t, testbed.InState(clusterstate.Running), testbed.TargetIs(""), testbed.OnlyCordoned(), testbed.AllAvailable())
 }
 
 // forbid lets web's budget allow nothing until the test is over or allow is called.
@@ -178,7 +178,7 @@ func nodes(t *testing.T) []core.Node {
 	return list
 }
 
-func phase(o ops.Operation, node string) workflows.Phase {
+func phase(o ops.Operation, node string) operation.Phase {
 	if o.Status != nil {
 		for _, n := range o.Status.Nodes {
 			if n.Node == node {

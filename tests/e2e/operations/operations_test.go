@@ -12,9 +12,10 @@ import (
 
 	"ebb/internal/clusterstate"
 	"ebb/internal/config"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
 	"ebb/internal/testbed"
-	"ebb/workflows"
+	"ebb/internal/version"
 )
 
 func TestScaleDownThatCannotWorkIsRolledBack(t *testing.T) {
@@ -25,7 +26,7 @@ func TestScaleDownThatCannotWorkIsRolledBack(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 
 	leaving := webHosts(t)[:2]
-	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving})
+	id := begin(t, ops.Request{Kind: operation.KindScaleDown, Nodes: leaving})
 	until(t, id, blocked)
 	end := finish(t, id)
 
@@ -47,7 +48,7 @@ func TestOperatorsCordonIsKept(t *testing.T) {
 	}))
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 
-	end := finish(t, begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving}))
+	end := finish(t, begin(t, ops.Request{Kind: operation.KindScaleDown, Nodes: leaving}))
 
 	require.Equal(t, ops.RolledBack, end.State, text(end))
 	require.Contains(t, end.Message, "uncordoned "+leaving[1])
@@ -60,10 +61,10 @@ func TestOperatorsCordonIsKept(t *testing.T) {
 func TestSecondOperationIsRefused(t *testing.T) {
 	allow := forbid(t)
 	node := webHosts(t)[0]
-	first := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
+	first := begin(t, ops.Request{Kind: operation.KindDrain, Nodes: []string{node}})
 	until(t, first, blocked)
 
-	second := begin(t, ops.Request{Kind: workflows.KindScaleDown, Count: 1})
+	second := begin(t, ops.Request{Kind: operation.KindScaleDown, Count: 1})
 	end := finish(t, second)
 	require.Equal(t, ops.Refused, end.State, text(end))
 	require.Contains(t, end.Message, first)
@@ -77,7 +78,7 @@ func TestSecondOperationIsRefused(t *testing.T) {
 }
 
 func TestSameOperationIDRunsOnce(t *testing.T) {
-	request := ops.Request{ID: "drain-once", Kind: workflows.KindDrain, Nodes: []string{"w2"}}
+	request := ops.Request{ID: "drain-once", Kind: operation.KindDrain, Nodes: []string{"w2"}}
 	begin(t, request)
 	request.Cluster = testbed.ClusterName
 	for range 3 {
@@ -102,7 +103,7 @@ func TestSameOperationIDRunsOnce(t *testing.T) {
 func TestCancelDuringADrain(t *testing.T) {
 	forbid(t)
 	leaving := webHosts(t)[:2]
-	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving})
+	id := begin(t, ops.Request{Kind: operation.KindScaleDown, Nodes: leaving})
 	until(t, id, blocked)
 
 	require.NoError(t, shared.Ops.Cancel(t.Context(), id))
@@ -118,7 +119,7 @@ func TestCancelDuringADrain(t *testing.T) {
 func TestDeadHolderIsTakenOver(t *testing.T) {
 	allow := forbid(t)
 	node := webHosts(t)[0]
-	dead := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
+	dead := begin(t, ops.Request{Kind: operation.KindDrain, Nodes: []string{node}})
 	until(t, dead, blocked)
 	require.NoError(t, shared.Client.TerminateWorkflow(t.Context(), dead, "", "by the test"))
 	verify(t, testbed.OnlyCordoned(node))
@@ -128,7 +129,7 @@ func TestDeadHolderIsTakenOver(t *testing.T) {
 	if node == other {
 		other = "w2"
 	}
-	end := finish(t, begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{other}}))
+	end := finish(t, begin(t, ops.Request{Kind: operation.KindDrain, Nodes: []string{other}}))
 
 	require.Equal(t, ops.Done, end.State, text(end))
 	verify(t, testbed.OnlyCordoned(other), testbed.InState(clusterstate.Running))
@@ -145,7 +146,7 @@ func TestChangedDrainTimeoutAppliesToTheNextAttempt(t *testing.T) {
 	}
 	set(2 * time.Second)
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
-	id := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: webHosts(t)[:1]})
+	id := begin(t, ops.Request{Kind: operation.KindDrain, Nodes: webHosts(t)[:1]})
 	until(t, id, blocked)
 	set(4 * time.Second)
 
@@ -161,7 +162,7 @@ func TestOperationSurvivesItsEngine(t *testing.T) {
 	require.NoError(t, shared.Configure(func(c *config.Cluster) { c.Drain.Timeout = config.Duration(time.Minute) }))
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 	node := webHosts(t)[0]
-	id := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
+	id := begin(t, ops.Request{Kind: operation.KindDrain, Nodes: []string{node}})
 	until(t, id, blocked)
 
 	shared.StopEngine()
@@ -184,7 +185,7 @@ func TestWrongHostKeyFailsAtOnce(t *testing.T) {
 		untouched(t)
 	})
 
-	end := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.37.2"}))
+	end := finish(t, begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: "1.37.2"}}))
 
 	require.Equal(t, ops.Refused, end.State, text(end))
 	require.Contains(t, end.Message, "w3")
@@ -210,7 +211,7 @@ func TestWrongMachineStopsTheUpgrade(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, machine.SetMachineID(machine.MachineID())); untouched(t) })
 	before := len(machine.Commands())
 
-	end := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.37.2"}))
+	end := finish(t, begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: "1.37.2"}}))
 
 	require.Equal(t, ops.Refused, end.State, text(end))
 	require.Contains(t, end.Message, "node w2: the address leads to another machine")
@@ -230,7 +231,7 @@ func TestFaultsOfAllNodesComeInOneReport(t *testing.T) {
 		untouched(t)
 	})
 
-	end := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.37.2"}))
+	end := finish(t, begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: "1.37.2"}}))
 
 	require.Equal(t, ops.Refused, end.State, text(end))
 	require.Contains(t, end.Message, "node w1")
@@ -246,7 +247,7 @@ func TestUpgradeSurvivesItsWorker(t *testing.T) {
 	require.NoError(t, shared.Configure(func(c *config.Cluster) { c.Drain.Timeout = config.Duration(time.Minute) }))
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 
-	id := begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.37.2"})
+	id := begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: "1.37.2"}})
 	until(t, id, idle)
 	require.NoError(t, shared.KillWorkers())
 	_, err := shared.Worker(t.Context())
@@ -256,7 +257,9 @@ func TestUpgradeSurvivesItsWorker(t *testing.T) {
 	// And once more, in the middle of a script.
 	require.NoError(t, shared.Sandbox.Machine("w5").SlowScript(4*time.Second))
 	t.Cleanup(func() { require.NoError(t, shared.Sandbox.Machine("w5").HealScript()) })
-	until(t, id, func(o ops.Operation) bool { return phase(o, "w5") == workflows.RunScript && o.Live["w5"].Output != "" })
+	until(t, id, func(o ops.Operation) bool {
+		return phase(o, "w5") == operation.PhaseUpgrading && o.Live["w5"].Output != ""
+	})
 	require.NoError(t, shared.KillWorkers())
 	_, err = shared.Worker(t.Context())
 	require.NoError(t, err)
@@ -276,7 +279,7 @@ func TestFailedUpgradeIsResumed(t *testing.T) {
 	w2 := shared.Sandbox.Machine("w2")
 	require.NoError(t, w2.FailScript(1))
 
-	end := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.37.3"}))
+	end := finish(t, begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: "1.37.3"}}))
 
 	require.Equal(t, ops.Failed, end.State, text(end))
 	for _, part := range []string{"node w2", w2.MachineID(), "step script", "exit status", "uncordoned w2", "2 of 6 nodes are at 1.37.3", "state Alert"} {
@@ -285,12 +288,12 @@ func TestFailedUpgradeIsResumed(t *testing.T) {
 	verify(t, testbed.InState(clusterstate.Alert), testbed.TargetIs("1.37.3"), testbed.OnlyCordoned(),
 		testbed.NodeAt("cp1", "1.37.3"), testbed.NodeAt("w1", "1.37.3"), testbed.NodeAt("w3", "1.37.2"))
 
-	other := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "1.38.1"}))
+	other := finish(t, begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: "1.38.1"}}))
 	require.Equal(t, ops.Refused, other.State, text(other))
 	require.Contains(t, other.Message, "from an upgrade to 1.37.3")
 
 	require.NoError(t, w2.HealScript())
-	again := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: "v1.37.3"}))
+	again := finish(t, begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: version.Of("v1.37.3")}}))
 
 	require.Equal(t, ops.Done, again.State, text(again))
 	require.JSONEq(t, `{"version":"1.37.3","upgraded":["w2","w3","w4","w5"],"skipped":["cp1","w1"]}`, string(again.Result))
@@ -301,16 +304,16 @@ func TestFailedUpgradeIsResumed(t *testing.T) {
 func TestScaleDownRemovesNodesWhileABudgetBlocksForAWhile(t *testing.T) {
 	allow := forbid(t)
 	leaving := webHosts(t)[:2]
-	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving})
+	id := begin(t, ops.Request{Kind: operation.KindScaleDown, Nodes: leaving})
 	until(t, id, blocked)
 	allow()
 
 	end := finish(t, id)
 
 	require.Equal(t, ops.Done, end.State, text(end))
-	var result workflows.ScaleDownResult
+	var result operation.ScaleDownResult
 	require.NoError(t, json.Unmarshal(end.Result, &result))
-	require.Equal(t, workflows.ScaleDownResult{Removed: leaving, Destroyed: leaving, Size: 4}, result)
+	require.Equal(t, operation.ScaleDownResult{Removed: leaving, Destroyed: leaving, Size: 4}, result)
 	verify(t, testbed.Removed(leaving...))
 	require.Len(t, nodes(t), 4)
 	untouched(t)

@@ -16,9 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"ebb/internal/clusterstate"
+	"ebb/internal/lease"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
 	"ebb/internal/testbed"
-	"ebb/workflows"
+	"ebb/internal/version"
 )
 
 // rounds is how often a race is run on the real API server.
@@ -37,14 +39,14 @@ func startRounds(t *testing.T) int {
 	return n
 }
 
-func lock() *clusterstate.Store {
-	return clusterstate.NewStore(shared.Sandbox.Client(), time.Now)
+func lock() *lease.Store {
+	return lease.NewStore(shared.Sandbox.Client(), time.Now)
 }
 
-func claimOf(id string, to clusterstate.State, target string) clusterstate.Claim {
-	return clusterstate.Claim{
+func claimOf(id string, to clusterstate.State, target version.Version) lease.Claim {
+	return lease.Claim{
 		Operation: id, Engine: "race", To: to,
-		Accept: func(r clusterstate.Record) (string, error) {
+		Accept: func(r clusterstate.Record) (version.Version, error) {
 			if to == clusterstate.Recovering && r.State != clusterstate.Alert {
 				return "", errNotInAlert
 			}
@@ -89,11 +91,11 @@ func TestTwoClaimsRaceForOneCluster(t *testing.T) {
 			winner = 1
 		}
 		require.NoError(t, errs[winner], "round %d: one wins", round)
-		require.ErrorIs(t, errs[1-winner], clusterstate.ErrHeld, "round %d: the other does not", round)
+		require.ErrorIs(t, errs[1-winner], lease.ErrHeld, "round %d: the other does not", round)
 		record, err := lock().Get(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, ids[winner], record.Holder)
-		_, err = lock().Finish(t.Context(), clusterstate.Outcome{Operation: ids[winner]})
+		_, err = lock().Release(t.Context(), lease.Outcome{Operation: ids[winner]})
 		require.NoError(t, err)
 	}
 	untouched(t)
@@ -119,7 +121,7 @@ func TestReconcilerAndRetryRace(t *testing.T) {
 		if lookErr == nil {
 			recoveries++
 		} else {
-			require.True(t, errors.Is(lookErr, clusterstate.ErrHeld) || errors.Is(lookErr, errNotInAlert), "round %d: %v", round, lookErr)
+			require.True(t, errors.Is(lookErr, lease.ErrHeld) || errors.Is(lookErr, errNotInAlert), "round %d: %v", round, lookErr)
 		}
 		record, err := lock().Get(t.Context())
 		require.NoError(t, err)
@@ -135,27 +137,27 @@ func TestReconcilerAndRetryRace(t *testing.T) {
 }
 
 // inAlert leaves the cluster in Alert as a failed upgrade does.
-func inAlert(t *testing.T, id, target string) {
+func inAlert(t *testing.T, id string, target version.Version) {
 	t.Helper()
 	_, err := lock().Acquire(t.Context(), claimOf(id, clusterstate.Upgrading, target))
 	require.NoError(t, err)
-	_, err = lock().Finish(t.Context(), clusterstate.Outcome{Operation: id, To: clusterstate.Alert})
+	_, err = lock().Release(t.Context(), lease.Outcome{Operation: id, To: clusterstate.Alert})
 	require.NoError(t, err)
 }
 
 // retryUpgrade claims as the activity does, which is repeated while a recovery is
 // under way, and fails again.
-func retryUpgrade(ctx context.Context, id, target string) error {
+func retryUpgrade(ctx context.Context, id string, target version.Version) error {
 	for {
 		_, err := lock().Acquire(ctx, claimOf(id, clusterstate.Upgrading, target))
 		if err == nil {
 			break
 		}
-		if errors.Is(err, clusterstate.ErrHeld) || ctx.Err() != nil {
+		if errors.Is(err, lease.ErrHeld) || ctx.Err() != nil {
 			return err
 		}
 	}
-	_, err := lock().Finish(ctx, clusterstate.Outcome{Operation: id, To: clusterstate.Alert})
+	_, err := lock().Release(ctx, lease.Outcome{Operation: id, To: clusterstate.Alert})
 	return err
 }
 
@@ -163,7 +165,7 @@ func recoverCluster(ctx context.Context, id string) error {
 	if _, err := lock().Acquire(ctx, claimOf(id, clusterstate.Recovering, "")); err != nil {
 		return err
 	}
-	_, err := lock().Finish(ctx, clusterstate.Outcome{Operation: id, To: clusterstate.Running})
+	_, err := lock().Release(ctx, lease.Outcome{Operation: id, To: clusterstate.Running})
 	return err
 }
 
@@ -236,13 +238,13 @@ func TestTwoStartersRaceForOneCluster(t *testing.T) {
 
 // startAndLook starts a drain and returns it when it is refused or has cordoned its node.
 func startAndLook(t *testing.T, id, node string) (last ops.Operation) {
-	begin(t, ops.Request{ID: id, Kind: workflows.KindDrain, Nodes: []string{node}})
+	begin(t, ops.Request{ID: id, Kind: operation.KindDrain, Nodes: []string{node}})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := testbed.Poll(ctx, func() (bool, error) {
 		var err error
 		last, err = shared.Ops.Get(ctx, id)
-		return last.State.Over() || phase(last, node) == workflows.DrainPhase, err
+		return last.State.Over() || phase(last, node) == operation.PhaseDraining, err
 	})
 	if err != nil {
 		t.Error(err)

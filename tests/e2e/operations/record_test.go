@@ -38,7 +38,7 @@ func save(t *testing.T, workflowID, operation string) (children []string) {
 	body, err := temporalproto.CustomJSONMarshalOptions{Indent: " "}.Marshal(history)
 	require.NoError(t, err)
 	requireNoSecret(t, history)
-	if dir := os.Getenv("EBB_RECORD"); dir != "" && worthKeeping(workflowID) {
+	if dir := os.Getenv("EBB_RECORD"); dir != "" && worthKeeping(workflowID, history) {
 		body = bytes.ReplaceAll(body, []byte(filepath.Dir(shared.Config)), []byte("/sandbox"))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, fileName(t, history, workflowID, operation)), body, 0o644))
 	}
@@ -58,11 +58,12 @@ func events(t *testing.T, workflowID string) []*historypb.HistoryEvent {
 	return all
 }
 
-// worthKeeping leaves out the nodes of an upgrade whose histories say the same
-// as those of the first ones.
-func worthKeeping(workflowID string) bool {
+// worthKeeping leaves out the nodes of an upgrade that went well and whose histories
+// say the same as those of the first ones.
+func worthKeeping(workflowID string, h *historypb.History) bool {
 	_, node, child := strings.Cut(workflowID, "/")
-	return !child || slices.Contains([]string{"cp1", "w1", "w2", "w5"}, node)
+	well := h.GetEvents()[len(h.GetEvents())-1].GetWorkflowExecutionCompletedEventAttributes() != nil
+	return !child || !well || slices.Contains([]string{"cp1", "w1", "w2", "w5"}, node)
 }
 
 var unsafe = regexp.MustCompile(`[^A-Za-z0-9]+`)

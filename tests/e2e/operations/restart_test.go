@@ -18,9 +18,10 @@ import (
 	"ebb/internal/clusterstate"
 	"ebb/internal/config"
 	"ebb/internal/engine"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
 	"ebb/internal/testbed"
-	"ebb/workflows"
+	"ebb/internal/version"
 )
 
 // `ebb dev`, which is engine and worker at once, is killed in the middle of an
@@ -40,11 +41,11 @@ func TestDevKilledInTheMiddleOfAnUpgrade(t *testing.T) {
 	operations := connect(t, port)
 	allow := forbid(t)
 
-	_, _, err = operations.Start(t.Context(), ops.Request{ID: "dev-upgrade", Kind: workflows.KindUpgrade, Cluster: testbed.ClusterName, Target: "1.38.1"})
+	_, _, err = operations.Start(t.Context(), ops.Request{ID: "dev-upgrade", Kind: operation.KindUpgrade, Cluster: testbed.ClusterName, Route: version.Route{Target: "1.38.1"}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	require.NoError(t, testbed.Until(ctx, operations, "dev-upgrade", idle))
+	require.NoError(t, testbed.WaitForOperation(ctx, operations, "dev-upgrade", idle))
 	require.NoError(t, first.Kill())
 	allow()
 	second := dev()
@@ -72,7 +73,7 @@ func TestWorkerHandsOverWhenItStops(t *testing.T) {
 		both[fmt.Sprintf(":%d", w.PID())] = w
 	}
 	node := webHosts(t)[0]
-	id := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
+	id := begin(t, ops.Request{Kind: operation.KindDrain, Nodes: []string{node}})
 	until(t, id, blocked)
 	first := drainer(t, id)
 	require.Contains(t, both, first)

@@ -19,11 +19,11 @@ import (
 
 	"ebb/internal/clusterstate"
 	"ebb/internal/config"
+	"ebb/internal/operation"
 	"ebb/internal/ops"
-	"ebb/internal/plan"
 	"ebb/internal/testbed"
+	"ebb/internal/version"
 	"ebb/internal/workers"
-	"ebb/workflows"
 )
 
 // ebb runs the command line against the test bed.
@@ -64,7 +64,7 @@ func reported(t *testing.T) map[string]string {
 	t.Helper()
 	versions := map[string]string{}
 	for _, n := range nodes(t) {
-		versions[n.Name] = plan.Canonical(n.Status.NodeInfo.KubeletVersion)
+		versions[n.Name] = string(version.Of(n.Status.NodeInfo.KubeletVersion))
 	}
 	return versions
 }
@@ -81,8 +81,8 @@ func TestRetryNowDoesNotWaitForTheInterval(t *testing.T) {
 	allow := forbid(t)
 	drainFailsFast(t)
 	node := webHosts(t)[0]
-	id := begin(t, ops.Request{Kind: workflows.KindDrain, Nodes: []string{node}})
-	until(t, id, func(o ops.Operation) bool { return phase(o, node) == workflows.WaitRetry })
+	id := begin(t, ops.Request{Kind: operation.KindDrain, Nodes: []string{node}})
+	until(t, id, func(o ops.Operation) bool { return phase(o, node) == operation.PhaseWaitingToRetry })
 	allow()
 	require.NoError(t, shared.Configure(nil)) // the second attempt has the time that it needs
 
@@ -104,7 +104,7 @@ func TestPausedScaleDownTouchesNoFurtherNode(t *testing.T) {
 	require.NoError(t, shared.Configure(func(c *config.Cluster) { c.Drain.Timeout = config.Duration(time.Minute) }))
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 	leaving := webHosts(t)[:2]
-	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving})
+	id := begin(t, ops.Request{Kind: operation.KindScaleDown, Nodes: leaving})
 	until(t, id, blocked)
 
 	code, out := ebb(t, "pause", id)
@@ -113,12 +113,12 @@ func TestPausedScaleDownTouchesNoFurtherNode(t *testing.T) {
 	require.Equal(t, 3, code, out)
 	require.Contains(t, out, "is paused already")
 	allow()
-	until(t, id, func(o ops.Operation) bool { return phase(o, leaving[0]) == workflows.Drained })
+	until(t, id, func(o ops.Operation) bool { return phase(o, leaving[0]) == operation.PhaseDrained })
 	require.NoError(t, shared.KillWorkers(), "a pause outlives the worker")
 	_, err := shared.Worker(t.Context())
 	require.NoError(t, err)
 	until(t, id, func(o ops.Operation) bool {
-		return phase(o, leaving[1]) == workflows.Cordoned && !o.Status.Paused.IsZero()
+		return phase(o, leaving[1]) == operation.PhaseCordoned && !o.Status.Paused.IsZero()
 	})
 	require.NoError(t, shared.Ops.Cancel(t.Context(), id))
 
@@ -156,7 +156,7 @@ func TestScaleDownThatCannotRemoveIsInAlertAndTheClusterRecovers(t *testing.T) {
 	require.NoError(t, shared.Configure(func(c *config.Cluster) { c.Drain.Timeout = config.Duration(time.Minute) }))
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 	leaving, size := webHosts(t)[:1], len(nodes(t))
-	id := begin(t, ops.Request{Kind: workflows.KindScaleDown, Nodes: leaving})
+	id := begin(t, ops.Request{Kind: operation.KindScaleDown, Nodes: leaving})
 	until(t, id, blocked)
 	restore := nodeVerbs(t, "get", "list", "watch", "patch")
 	allow()
@@ -169,7 +169,7 @@ func TestScaleDownThatCannotRemoveIsInAlertAndTheClusterRecovers(t *testing.T) {
 	} {
 		require.Contains(t, end.Message, part)
 	}
-	verify(t, testbed.InState(clusterstate.Alert), testbed.OnlyCordoned(), testbed.Whole())
+	verify(t, testbed.InState(clusterstate.Alert), testbed.OnlyCordoned(), testbed.AllAvailable())
 	restore()
 
 	reconcile(t)
@@ -201,7 +201,7 @@ func TestFailedUpgradeThatChangedNothingRecovers(t *testing.T) {
 	cp1 := shared.Sandbox.Machine("cp1")
 	require.NoError(t, cp1.FailScript(1))
 	to, _ := next(t)
-	end := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: to}))
+	end := finish(t, begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: version.Version(to)}}))
 	require.Equal(t, ops.Failed, end.State, text(end))
 	verify(t, testbed.InState(clusterstate.Alert), testbed.TargetIs(to))
 	require.NoError(t, cp1.HealScript())
@@ -214,11 +214,11 @@ func TestSkippedWorkerLeavesTheUpgradeToBeFinished(t *testing.T) {
 	allow := forbid(t)
 	drainFailsFast(t)
 	to, from := next(t)
-	id := begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: to})
+	id := begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: version.Version(to)}})
 	node := ""
 	until(t, id, func(o ops.Operation) bool {
 		for _, host := range webHosts(t) {
-			if phase(o, host) == workflows.WaitRetry {
+			if phase(o, host) == operation.PhaseWaitingToRetry {
 				node = host
 			}
 		}
@@ -238,7 +238,7 @@ func TestSkippedWorkerLeavesTheUpgradeToBeFinished(t *testing.T) {
 	verify(t, testbed.InState(clusterstate.Alert), testbed.OnlyCordoned(), testbed.NodeAt("cp1", to))
 	require.Equal(t, from, reported(t)[node])
 
-	again := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: to}))
+	again := finish(t, begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: version.Version(to)}}))
 	require.Equal(t, ops.Done, again.State, text(again))
 	require.Contains(t, string(again.Result), fmt.Sprintf(`"upgraded":[%q]`, node))
 	verify(t, testbed.AllAt(to))
@@ -253,7 +253,7 @@ func TestStageThatFailsTouchesNoNode(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 
 	to, _ := next(t)
-	end := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: to}))
+	end := finish(t, begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: version.Version(to)}}))
 
 	require.Equal(t, ops.RolledBack, end.State, text(end))
 	require.Contains(t, end.Message, "no node was touched; the cluster is in state Running")
@@ -266,7 +266,7 @@ func TestUpgradeCancelledDuringADrain(t *testing.T) {
 	require.NoError(t, shared.Configure(func(c *config.Cluster) { c.Drain.Timeout = config.Duration(time.Minute) }))
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 	to, _ := next(t)
-	id := begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: to})
+	id := begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: version.Version(to)}})
 	until(t, id, blocked)
 	require.NoError(t, shared.Ops.Cancel(t.Context(), id))
 
@@ -276,7 +276,7 @@ func TestUpgradeCancelledDuringADrain(t *testing.T) {
 	verify(t, testbed.InState(clusterstate.Alert), testbed.TargetIs(to), testbed.OnlyCordoned(), testbed.NodeAt("cp1", to))
 
 	allow()
-	again := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: to}))
+	again := finish(t, begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: version.Version(to)}}))
 	require.Equal(t, ops.Done, again.State, text(again))
 	untouched(t)
 }
@@ -295,7 +295,7 @@ func TestUpgradeInHopsAndItsLog(t *testing.T) {
 	require.Contains(t, out, "to "+hop+", then "+target)
 	require.Regexp(t, `1\. +cp1 +first-control-plane +`+regexp.QuoteMeta(from)+` +kubeadm upgrade apply`, out)
 
-	end := finish(t, begin(t, ops.Request{Kind: workflows.KindUpgrade, Target: target, Hops: []string{hop}}))
+	end := finish(t, begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Hops: []version.Version{version.Version(hop)}, Target: version.Version(target)}}))
 	require.Equal(t, ops.Done, end.State, text(end))
 	require.Contains(t, string(end.Result), fmt.Sprintf(`"hops":[%q]`, hop))
 	verify(t, testbed.AllAt(target), testbed.InState(clusterstate.Running), testbed.TargetIs(""),

@@ -56,7 +56,7 @@ func run(args []string) error {
 var machines = []string{"cp1", "w1", "w2"}
 
 func up(ctx context.Context, l *lab.Lab) error {
-	if err := l.Supported(); err != nil {
+	if err := l.CheckHost(); err != nil {
 		return err
 	}
 	if err := l.Build(ctx); err != nil {
@@ -68,7 +68,7 @@ func up(ctx context.Context, l *lab.Lab) error {
 	if err := l.Boot(ctx, true, machines...); err != nil {
 		return err
 	}
-	if err := l.Cluster(ctx, machines...); err != nil {
+	if err := l.CreateCluster(ctx, machines...); err != nil {
 		return err
 	}
 	first, err := l.Machine(machines[0])

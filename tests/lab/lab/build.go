@@ -11,38 +11,38 @@ import (
 	"strings"
 )
 
-// product is something that is built once and again when what it is made of
+// artifact is something that is built once and again when what it is made of
 // changes.
-type product struct {
+type artifact struct {
 	name   string   // of its stamp
 	inputs []string // files and texts that it is made of; nil = it is made each time
-	make   func(context.Context) error
+	build  func(context.Context) error
 }
 
 // Build builds everything that machines are made of, as far as it is not there.
 func (l *Lab) Build(ctx context.Context) error {
-	if err := l.room(ctx); err != nil {
+	if err := l.checkDiskSpace(ctx); err != nil {
 		return err
 	}
-	if err := l.install(ctx); err != nil {
+	if err := l.installHostPackages(ctx); err != nil {
 		return err
 	}
-	products := append(l.programs(), l.base(), l.packages(From), l.packages(To), l.images(), l.disk())
+	products := append(l.programArtifacts(), l.baseArtifact(), l.packagesArtifact(From), l.packagesArtifact(To), l.imagesArtifact(), l.diskArtifact())
 	for _, p := range products {
-		if err := l.ensure(ctx, p); err != nil {
+		if err := l.buildIfStale(ctx, p); err != nil {
 			return fmt.Errorf("build %s: %w", p.name, err)
 		}
 	}
 	return nil
 }
 
-// needed is the room in KiB that the disk of .bin must have: 4 GiB are what is built,
+// requiredKiB is the room in KiB that the disk of .bin must have: 4 GiB are what is built,
 // 7 GiB the disks of four machines after an upgrade, 1 GiB the tests beside them.
-const needed = 12 << 20
+const requiredKiB = 12 << 20
 
-// room returns an error when the disk would fill up before the lab is through.
+// checkDiskSpace returns an error when the disk would fill up before the lab is through.
 // What has been built already needs no more room.
-func (l *Lab) room(ctx context.Context) error {
+func (l *Lab) checkDiskSpace(ctx context.Context) error {
 	if err := os.MkdirAll(l.cache, 0o750); err != nil {
 		return err
 	}
@@ -59,17 +59,17 @@ func (l *Lab) room(ctx context.Context) error {
 			return fmt.Errorf("%s says %q: %w", script, out, err)
 		}
 	}
-	if free+built < needed {
+	if free+built < requiredKiB {
 		return fmt.Errorf("the lab needs %d GiB on the disk of %s, and %d are free: make room (go clean -cache is often the most)",
-			(needed-built)>>20, l.cache, free>>20)
+			(requiredKiB-built)>>20, l.cache, free>>20)
 	}
 	return nil
 }
 
-// ensure makes a product unless its stamp says that it is there and as it should be.
-func (l *Lab) ensure(ctx context.Context, p product) error {
+// buildIfStale makes a product unless its stamp says that it is there and as it should be.
+func (l *Lab) buildIfStale(ctx context.Context, p artifact) error {
 	if p.inputs == nil {
-		return p.make(ctx)
+		return p.build(ctx)
 	}
 	hash := sha256.New()
 	for _, in := range p.inputs {
@@ -90,7 +90,7 @@ func (l *Lab) ensure(ctx context.Context, p product) error {
 	if err := os.RemoveAll(stamp); err != nil {
 		return err
 	}
-	if err := p.make(ctx); err != nil {
+	if err := p.build(ctx); err != nil {
 		return err
 	}
 	return write(stamp, wanted, 0o600)
@@ -98,15 +98,15 @@ func (l *Lab) ensure(ctx context.Context, p product) error {
 
 func (l *Lab) stamp(name string) string { return filepath.Join(l.cache, "stamps", name) }
 
-// programs are what is built from Go modules.
-func (l *Lab) programs() []product {
+// programArtifacts returns what is built from Go modules.
+func (l *Lab) programArtifacts() []artifact {
 	const cni = "github.com/containernetworking/plugins/plugins/"
 	kubernetes := []string{"kubeadm", "kubelet", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy"}
 	for i, name := range kubernetes {
 		kubernetes[i] = "k8s.io/kubernetes/cmd/" + name
 	}
 	const etcd = "go.etcd.io/etcd/server/v3"
-	return []product{
+	return []artifact{
 		l.goBuild("kubernetes-"+From, "tools/kubernetes", kubernetesFlags(From), l.Program(From)+"/", kubernetes...),
 		l.goBuild("kubernetes-"+To, "tools/lab/kubernetes", kubernetesFlags(To), l.Program(To)+"/", kubernetes...),
 		l.goBuild("etcd-of-"+From, "tools/etcd", "", l.Program(From, "etcd"), etcd),
@@ -117,7 +117,7 @@ func (l *Lab) programs() []product {
 		l.goBuild("coredns", "tools/lab/coredns", "", l.Program("coredns"), "."),
 		l.goBuild("pause", ".", "", l.Program("pause"), "./tests/lab/images/pause"),
 		l.goBuild("hello", ".", "", l.Program("hello"), "./tests/lab/images/hello"),
-		{name: "ebblab", make: l.goBuild("", ".", "", l.Program("ebblab"), "./tests/lab/ebblab").make},
+		{name: "ebblab", build: l.goBuild("", ".", "", l.Program("ebblab"), "./tests/lab/ebblab").build},
 	}
 }
 
@@ -131,7 +131,7 @@ func kubernetesFlags(version string) string {
 
 // goBuild builds packages of a module of the source tree. They are built again
 // when the module's pins change, and those of Ebb itself whenever they do.
-func (l *Lab) goBuild(name, module, flags, output string, packages ...string) product {
+func (l *Lab) goBuild(name, module, flags, output string, packages ...string) artifact {
 	dir := filepath.Join(l.repository, module)
 	inputs := []string{filepath.Join(dir, "go.mod"), filepath.Join(dir, "go.sum"), flags, strings.Join(packages, " ")}
 	for _, p := range packages {
@@ -139,7 +139,7 @@ func (l *Lab) goBuild(name, module, flags, output string, packages ...string) pr
 			inputs = append(inputs, filepath.Join(dir, p, "main.go"))
 		}
 	}
-	return product{name: name, inputs: inputs, make: func(ctx context.Context) error {
+	return artifact{name: name, inputs: inputs, build: func(ctx context.Context) error {
 		if err := os.MkdirAll(filepath.Dir(output), 0o750); err != nil {
 			return err
 		}

@@ -10,10 +10,10 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// makeCgroups makes a cgroup for a machine in every hierarchy of the host, below
+// createCgroups makes a cgroup for a machine in every hierarchy of the host, below
 // one of the lab, and returns their folders.
-func makeCgroups(machine string) ([]string, error) {
-	names, err := hierarchies()
+func createCgroups(machine string) ([]string, error) {
+	names, err := cgroupHierarchies()
 	if err != nil {
 		return nil, err
 	}

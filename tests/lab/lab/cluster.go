@@ -19,9 +19,9 @@ const (
 // the kubelet has been told to put up with cgroup v1.
 var KubeadmFlags = []string{"--ignore-preflight-errors=SystemVerification"}
 
-// Cluster makes a cluster of version From out of booted machines and waits until
+// CreateCluster makes a cluster of version From out of booted machines and waits until
 // all of its nodes are Ready. The first is the first control plane.
-func (l *Lab) Cluster(ctx context.Context, names ...string) error {
+func (l *Lab) CreateCluster(ctx context.Context, names ...string) error {
 	machines := make([]*Machine, 0, len(names))
 	controlPlanes := 0
 	for _, name := range names {
@@ -36,7 +36,7 @@ func (l *Lab) Cluster(ctx context.Context, names ...string) error {
 	}
 	endpoint := machines[0].Address() + ":6443"
 	if controlPlanes > 1 {
-		endpoint = balancerAddress
+		endpoint = apiServersAddress
 	}
 	if err := l.installKubernetes(ctx, machines); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (l *Lab) Cluster(ctx context.Context, names ...string) error {
 			return err
 		}
 	}
-	return l.ready(ctx, machines[0])
+	return l.waitReady(ctx, machines[0])
 }
 
 func (m *Machine) controlPlane() bool { return strings.HasPrefix(m.Name, "cp") }
@@ -58,7 +58,7 @@ func (m *Machine) controlPlane() bool { return strings.HasPrefix(m.Name, "cp") }
 // as the Kubernetes documentation has it.
 func (l *Lab) installKubernetes(ctx context.Context, machines []*Machine) error {
 	defer l.step("installing Kubernetes %s", From)()
-	v := revision(From)
+	v := packageVersion(From)
 	for _, m := range machines {
 		script := "export DEBIAN_FRONTEND=noninteractive\napt-get update -qq\n" +
 			"apt-get install -qq -y --no-install-recommends kubeadm=" + v + " kubelet=" + v + " kubectl=" + v + " >/dev/null\n" +
@@ -70,7 +70,7 @@ func (l *Lab) installKubernetes(ctx context.Context, machines []*Machine) error 
 	return nil
 }
 
-// registration is how kubeadm makes a node of a machine.
+// registration returns how kubeadm makes a node of a machine.
 func (m *Machine) registration() string {
 	return `nodeRegistration:
   name: ` + m.Name + `
@@ -91,7 +91,7 @@ apiVersion: kubeadm.k8s.io/v1beta4
 kind: ClusterConfiguration
 kubernetesVersion: v` + From + `
 controlPlaneEndpoint: ` + endpoint + `
-networking: {podSubnet: ` + podNetwork + `, serviceSubnet: ` + serviceNet + `}
+networking: {podSubnet: ` + podCIDR + `, serviceSubnet: ` + serviceSubnet + `}
 ---
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -132,9 +132,9 @@ discovery: {bootstrapToken: {apiServerEndpoint: ` + endpoint + `, token: ` + tok
 	return err
 }
 
-// ready waits until every node is Ready and the cluster's DNS runs, and keeps the
+// waitReady waits until every node is Ready and the cluster's DNS runs, and keeps the
 // administrator's kubeconfig.
-func (l *Lab) ready(ctx context.Context, first *Machine) error {
+func (l *Lab) waitReady(ctx context.Context, first *Machine) error {
 	defer l.step("waiting until every node is Ready")()
 	admin, err := first.Run(ctx, "cat /etc/kubernetes/admin.conf")
 	if err != nil {
@@ -151,17 +151,19 @@ func (l *Lab) ready(ctx context.Context, first *Machine) error {
 	return l.Kubectl(waiting, "--namespace=kube-system", "rollout", "status", "deployment/coredns", "--timeout=240s")
 }
 
-// Kubeconfig is the administrator's. Its server is reached from inside the switch.
+// Kubeconfig returns the administrator's. Its server is reached from inside the switch.
 func (l *Lab) Kubeconfig() string { return l.Path("admin.kubeconfig") }
 
 // Kubectl runs kubectl as the administrator, inside the switch.
-func (l *Lab) Kubectl(ctx context.Context, args ...string) error { return l.Apply(ctx, "", args...) }
+func (l *Lab) Kubectl(ctx context.Context, args ...string) error {
+	return l.KubectlInput(ctx, "", args...)
+}
 
-// Apply runs kubectl as Kubectl does, with a text on its stdin.
-func (l *Lab) Apply(ctx context.Context, text string, args ...string) error {
+// KubectlInput runs kubectl as Kubectl does, with a text on its stdin.
+func (l *Lab) KubectlInput(ctx context.Context, text string, args ...string) error {
 	if _, err := os.Stat(l.Kubeconfig()); err != nil {
 		return fmt.Errorf("there is no cluster: %w", err)
 	}
-	_, err := input(ctx, text, "nsenter", append([]string{"--net=" + SwitchNamespace, l.Program(From, "kubectl"), "--kubeconfig", l.Kubeconfig()}, args...)...)
+	_, err := commandWithInput(ctx, text, "nsenter", append([]string{"--net=" + SwitchNamespace, l.Program(From, "kubectl"), "--kubeconfig", l.Kubeconfig()}, args...)...)
 	return err
 }

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// masked are units that make no sense on a machine that shares its kernel.
-var masked = []string{
+// maskedUnits are units that make no sense on a machine that shares its kernel.
+var maskedUnits = []string{
 	"systemd-udevd.service", "systemd-udevd-control.socket", "systemd-udevd-kernel.socket", "systemd-udev-trigger.service",
 	"systemd-logind.service", "getty@.service", "console-getty.service", "systemd-sysctl.service", "systemd-modules-load.service",
 	"systemd-timesyncd.service", "systemd-binfmt.service", "systemd-remount-fs.service", "systemd-random-seed.service",
@@ -19,10 +19,10 @@ var masked = []string{
 	"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "e2scrub_all.timer", "e2scrub_reap.service",
 }
 
-// User is whom Ebb logs in as: it may do everything through sudo, without a password.
+// User is the user that Ebb logs in as. It may run everything with sudo, without a password.
 const User = "ebb"
 
-// Sudoers is the file that says so, on a machine, and its content.
+// SudoersFile is the file on a machine that gives User this right, and Sudoers its content.
 const (
 	SudoersFile = "/etc/sudoers.d/" + User
 	Sudoers     = User + " ALL=(ALL:ALL) NOPASSWD: ALL\n"
@@ -36,13 +36,13 @@ const diskSize = "8G"
 
 func (l *Lab) diskImage() string { return filepath.Join(l.cache, "disk.img") }
 
-// disk is the disk that every machine starts from.
-func (l *Lab) disk() product {
-	inputs := []string{source("disk.go"), l.stamp("base"), l.stamp("containerd"), l.stamp("cni-plugins")}
-	for _, f := range settings() {
+// diskArtifact returns the disk that every machine starts from.
+func (l *Lab) diskArtifact() artifact {
+	inputs := []string{sourceFile("disk.go"), l.stamp("base"), l.stamp("containerd"), l.stamp("cni-plugins")}
+	for _, f := range configFiles() {
 		inputs = append(inputs, f.path, f.content)
 	}
-	return product{name: "disk", inputs: inputs, make: func(ctx context.Context) error {
+	return artifact{name: "disk", inputs: inputs, build: func(ctx context.Context) error {
 		root, err := os.MkdirTemp(l.cache, "disk-")
 		if err != nil {
 			return err
@@ -51,7 +51,7 @@ func (l *Lab) disk() product {
 		if _, err := command(ctx, "cp", "-a", l.baseDir()+"/.", root); err != nil {
 			return err
 		}
-		if err := l.equip(ctx, root); err != nil {
+		if err := l.provision(ctx, root); err != nil {
 			return err
 		}
 		fresh := l.diskImage() + ".new"
@@ -65,14 +65,14 @@ func (l *Lab) disk() product {
 	}}
 }
 
-// equip turns a bare Debian into a machine of the lab.
-func (l *Lab) equip(ctx context.Context, root string) error {
-	for _, f := range settings() {
+// provision turns a bare Debian into a machine of the lab.
+func (l *Lab) provision(ctx context.Context, root string) error {
+	for _, f := range configFiles() {
 		if err := write(filepath.Join(root, f.path), f.content, f.mode); err != nil {
 			return err
 		}
 	}
-	for _, unit := range masked {
+	for _, unit := range maskedUnits {
 		if err := os.Symlink("/dev/null", filepath.Join(root, "etc/systemd/system", unit)); err != nil {
 			return err
 		}
@@ -99,27 +99,27 @@ func (l *Lab) equip(ctx context.Context, root string) error {
 	return nil
 }
 
-type setting struct {
+type configFile struct {
 	path, content string
 	mode          os.FileMode
 }
 
-// settings are the files that make a machine of the lab out of a Debian.
-func settings() []setting {
+// configFiles returns the files that make a machine of the lab out of a Debian.
+func configFiles() []configFile {
 	hosts := "127.0.0.1 localhost\n"
-	for i, name := range names {
-		hosts += fmt.Sprintf("%s %s\n", addressOf(i+1), name)
+	for i, name := range machineNames {
+		hosts += fmt.Sprintf("%s %s\n", machineAddress(i+1), name)
 	}
 	registry := "http://" + registryAddress
-	return []setting{
+	return []configFile{
 		{"etc/hosts", hosts, 0o644},
 		{"etc/resolv.conf", "nameserver " + Gateway + "\n", 0o644}, // nobody answers: there are no names but those above
 		{"etc/fstab", "", 0o644},
 		{SudoersFile[1:], Sudoers, 0o440},
 		{"etc/ssh/sshd_config.d/lab.conf", "PasswordAuthentication no\nHostKey /etc/ssh/ssh_host_ed25519_key\nAuthorizedKeysFile /etc/ssh/authorized_keys\n", 0o644},
 		{"etc/systemd/journald.conf.d/lab.conf", "[Journal]\nStorage=volatile\nReadKMsg=no\nRateLimitIntervalSec=0\n", 0o644},
-		{"etc/systemd/system/containerd.service", file("containerd.service"), 0o644},
-		{"etc/containerd/config.toml", strings.Replace(file("containerd.toml"), "PAUSE_IMAGE", pauseImage, 1), 0o644},
+		{"etc/systemd/system/containerd.service", machineFile("containerd.service"), 0o644},
+		{"etc/containerd/config.toml", strings.Replace(machineFile("containerd.toml"), "PAUSE_IMAGE", pauseImage, 1), 0o644},
 		{"etc/containerd/certs.d/_default/hosts.toml",
 			"server = \"" + registry + "\"\n[host.\"" + registry + "\"]\n  capabilities = [\"pull\", \"resolve\"]\n", 0o644},
 		{"etc/apt/sources.list", "", 0o644},

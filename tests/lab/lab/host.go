@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// packages are what the lab needs on its host, by the program that shows that
+// hostPackages are what the lab needs on its host, by the program that shows that
 // they are there.
-var packages = map[string]string{
+var hostPackages = map[string]string{
 	"debootstrap": "debootstrap",
 	"dpkg-deb":    "dpkg",
 	"ip":          "iproute2",
@@ -21,39 +21,39 @@ var packages = map[string]string{
 	"unshare":     "util-linux",
 }
 
-// Unsupported says why a lab cannot run on this host.
-type Unsupported struct{ Reason string }
+// UnsupportedError says why a lab cannot run on this host.
+type UnsupportedError struct{ Reason string }
 
-func (u *Unsupported) Error() string { return "the lab cannot run here: " + u.Reason }
+func (u *UnsupportedError) Error() string { return "the lab cannot run here: " + u.Reason }
 
-// Supported returns an *Unsupported when a lab cannot run on this host.
-func (l *Lab) Supported() error {
+// CheckHost returns an *Unsupported when a lab cannot run on this host.
+func (l *Lab) CheckHost() error {
 	release, err := read("/etc/os-release")
 	switch {
 	case os.Getuid() != 0:
-		return &Unsupported{"it needs root, for namespaces, cgroups and mounts"}
+		return &UnsupportedError{"it needs root, for namespaces, cgroups and mounts"}
 	case err != nil || !strings.Contains(release, "ID=debian"):
-		return &Unsupported{"it needs a Debian host, whose packages its machines are made of"}
+		return &UnsupportedError{"it needs a Debian host, whose packages its machines are made of"}
 	}
 	for _, device := range []string{"/dev/loop-control", "/dev/kmsg"} {
 		if _, err := os.Stat(device); err != nil {
-			return &Unsupported{"there is no " + device}
+			return &UnsupportedError{"there is no " + device}
 		}
 	}
-	hierarchies, err := hierarchies()
+	hierarchies, err := cgroupHierarchies()
 	if err != nil {
 		return err
 	}
 	if len(hierarchies) == 0 {
-		return &Unsupported{"this host has no cgroup v1 hierarchies; version 2 alone is not known to the lab yet"}
+		return &UnsupportedError{"this host has no cgroup v1 hierarchies; version 2 alone is not known to the lab yet"}
 	}
 	return nil
 }
 
-// install installs what is missing on the host.
-func (l *Lab) install(ctx context.Context) error {
+// installHostPackages installs what is missing on the host.
+func (l *Lab) installHostPackages(ctx context.Context) error {
 	missing := map[string]bool{}
-	for program, name := range packages {
+	for program, name := range hostPackages {
 		if _, err := exec.LookPath(program); err != nil {
 			missing[name] = true
 		}
@@ -73,9 +73,9 @@ func (l *Lab) install(ctx context.Context) error {
 	return err
 }
 
-// hierarchies are the names of the host's cgroup v1 hierarchies, and of the
+// cgroupHierarchies returns the names of the host's cgroup v1 hierarchies, and of the
 // version 2 one beside them.
-func hierarchies() ([]string, error) {
+func cgroupHierarchies() ([]string, error) {
 	mounts, err := read("/proc/mounts")
 	if err != nil {
 		return nil, err
@@ -121,9 +121,9 @@ func (l *Lab) Leftovers() ([]string, error) {
 	return append(left, processes...), err
 }
 
-// inside lists the processes of any lab of this host: those of l, and those in the
+// labProcesses lists the processes of any lab of this host: those of l, and those in the
 // network namespaces that labs of other source trees have made.
-func (l *Lab) inside(ctx context.Context) ([]string, error) {
+func (l *Lab) labProcesses(ctx context.Context) ([]string, error) {
 	running, err := l.processes()
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (l *Lab) processes() ([]string, error) {
 	own := map[string]bool{}
 	for pid := os.Getpid(); pid > 1; {
 		own[fmt.Sprint(pid)] = true
-		parent, err := parentOf(pid)
+		parent, err := parentPID(pid)
 		if err != nil {
 			return nil, err
 		}
@@ -178,7 +178,7 @@ func (l *Lab) processes() ([]string, error) {
 	return left, nil
 }
 
-func parentOf(pid int) (int, error) {
+func parentPID(pid int) (int, error) {
 	stat, err := read(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err

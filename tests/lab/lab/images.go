@@ -27,17 +27,17 @@ type image struct {
 
 func (l *Lab) imagesDir() string { return filepath.Join(l.cache, "images") }
 
-// Bundle is the folder of the bundle that upgrades to To, as kubeadm-bundle wants it.
+// Bundle returns the folder of the bundle that upgrades to To, as kubeadm-bundle wants it.
 func (l *Lab) Bundle() string { return filepath.Join(l.cache, "bundle") }
 
-// images are the container images of both versions, in the registry's folder,
+// imagesArtifact returns the container images of both versions, in the registry's folder,
 // and those of the second in a bundle as well.
-func (l *Lab) images() product {
-	inputs := []string{source("images.go"), source("oci.go"), l.stamp("base"), l.stamp("coredns"), l.stamp("pause"), l.stamp("hello")}
+func (l *Lab) imagesArtifact() artifact {
+	inputs := []string{sourceFile("images.go"), sourceFile("oci.go"), l.stamp("base"), l.stamp("coredns"), l.stamp("pause"), l.stamp("hello")}
 	for _, version := range []string{From, To} {
 		inputs = append(inputs, l.stamp("kubernetes-"+version), l.stamp("etcd-of-"+version))
 	}
-	return product{name: "images", inputs: inputs, make: func(ctx context.Context) error {
+	return artifact{name: "images", inputs: inputs, build: func(ctx context.Context) error {
 		for _, dir := range []string{l.imagesDir(), l.Bundle()} {
 			if err := os.RemoveAll(dir); err != nil {
 				return err
@@ -68,7 +68,7 @@ func (l *Lab) images() product {
 	}}
 }
 
-// imagesOf are the images that kubeadm of a version wants, and the workload's.
+// imagesOf returns the images that kubeadm of a version wants, and the workload's.
 func (l *Lab) imagesOf(ctx context.Context, version string) ([]image, error) {
 	list, err := command(ctx, l.Program(version, "kubeadm"), "config", "images", "list", "--kubernetes-version", "v"+version)
 	if err != nil {

@@ -11,20 +11,20 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Identity is the private key of the user on every machine.
+// Identity returns the private key of the user on every machine.
 func (l *Lab) Identity() string { return l.Path("id") }
 
-// makeIdentity makes the key that every machine lets in.
-func (l *Lab) makeIdentity() error { return makeKey(l.Identity(), l.Identity()+".pub") }
+// createIdentity makes the key that every machine lets in.
+func (l *Lab) createIdentity() error { return createKey(l.Identity(), l.Identity()+".pub") }
 
-// makeKeys gives a machine its host key, and lets the lab's user in.
-func (m *Machine) makeKeys() error {
+// createKeys gives a machine its host key, and lets the lab's user in.
+func (m *Machine) createKeys() error {
 	allowed, err := read(m.lab.Identity() + ".pub")
 	if err != nil {
 		return err
 	}
 	host := m.path("seed/etc/ssh/ssh_host_ed25519_key")
-	return errors.Join(makeKey(host, host+".pub"), write(m.path("seed/etc/ssh/authorized_keys"), allowed+"\n", 0o644))
+	return errors.Join(createKey(host, host+".pub"), write(m.path("seed/etc/ssh/authorized_keys"), allowed+"\n", 0o644))
 }
 
 // HostKeys are known_hosts lines for the machine, under all of its addresses.
@@ -33,21 +33,21 @@ func (m *Machine) HostKeys() (string, error) {
 	return KnownHost(m, key), err
 }
 
-// KnownHost is the known_hosts line that gives a machine a key, in the form of a .pub file.
+// KnownHost returns the known_hosts line that gives a machine a key, in the form of a .pub file.
 func KnownHost(m *Machine, key string) string {
 	return fmt.Sprintf("%s,[%s]:%d %s\n", m.Address(), Gateway, m.ForwardedPort(), key)
 }
 
-// NewKey is the public half of a key that nobody has, in the form of a .pub file.
+// NewKey returns the public half of a key that nobody has, in the form of a .pub file.
 func NewKey() (string, error) {
 	public, _, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return "", err
 	}
-	return authorized(public)
+	return marshalAuthorizedKey(public)
 }
 
-func makeKey(private, public string) error {
+func createKey(private, public string) error {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return err
@@ -56,14 +56,14 @@ func makeKey(private, public string) error {
 	if err != nil {
 		return err
 	}
-	line, err := authorized(pub)
+	line, err := marshalAuthorizedKey(pub)
 	if err != nil {
 		return err
 	}
 	return errors.Join(write(private, string(pem.EncodeToMemory(block)), 0o600), write(public, line+"\n", 0o644))
 }
 
-func authorized(public ed25519.PublicKey) (string, error) {
+func marshalAuthorizedKey(public ed25519.PublicKey) (string, error) {
 	key, err := ssh.NewPublicKey(public)
 	if err != nil {
 		return "", err

@@ -17,6 +17,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"ebb/internal/wait"
 )
 
 // The two Kubernetes versions of the lab, without v: tools/kubernetes pins the
@@ -38,7 +40,7 @@ type Lab struct {
 	log        io.Writer // where steps and their times are written
 }
 
-// New is the lab of a source tree.
+// New returns the lab of a source tree.
 func New(repository string, log io.Writer) (*Lab, error) {
 	repository, err := filepath.Abs(repository)
 	if err != nil {
@@ -48,13 +50,13 @@ func New(repository string, log io.Writer) (*Lab, error) {
 	return &Lab{repository: repository, cache: cache, run: filepath.Join(cache, "run"), log: log}, nil
 }
 
-// Program is the path of a program that the lab has built: kubectl and so on are
+// Program returns the path of a program that the lab has built: kubectl and so on are
 // in a folder per version.
 func (l *Lab) Program(elements ...string) string {
 	return filepath.Join(append([]string{l.cache, "bin"}, elements...)...)
 }
 
-// Path is a path in the folder that Down removes.
+// Path returns a path in the folder that Down removes.
 func (l *Lab) Path(elements ...string) string {
 	return filepath.Join(append([]string{l.run}, elements...)...)
 }
@@ -68,11 +70,11 @@ func (l *Lab) step(format string, args ...any) (done func()) {
 
 // command runs a program to its end and returns what it printed on stdout.
 func command(ctx context.Context, name string, args ...string) (string, error) {
-	return input(ctx, "", name, args...)
+	return commandWithInput(ctx, "", name, args...)
 }
 
-// input runs a program with a text on its stdin. An error has the end of stderr.
-func input(ctx context.Context, text, name string, args ...string) (string, error) {
+// commandWithInput runs a program with a text on its stdin. An error has the end of stderr.
+func commandWithInput(ctx context.Context, text, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...) // #nosec G204 -- the lab's own command lines
 	var stdout, stderr strings.Builder
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(text), &stdout, &stderr
@@ -83,7 +85,7 @@ func input(ctx context.Context, text, name string, args ...string) (string, erro
 	return stdout.String(), nil
 }
 
-// ending is the end of an output, for an error.
+// ending returns the end of an output, for an error.
 func ending(text string) string {
 	const most = 2000
 	text = strings.TrimSpace(text)
@@ -101,25 +103,18 @@ func write(path, content string, mode os.FileMode) error {
 	return os.Chmod(path, mode) // whatever the umask is
 }
 
-// read is the content of a file without white space around it.
+// read returns the content of a file without white space around it.
 func read(path string) (string, error) {
 	content, err := os.ReadFile(path) // #nosec G304 -- the lab's own files
 	return strings.TrimSpace(string(content)), err
 }
 
-// poll asks until the answer is yes or ctx ends; then the last error is told.
-func poll(ctx context.Context, what string, ask func() error) error {
-	ticker := time.NewTicker(200 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := ask()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s: %w: %w", what, ctx.Err(), err)
-		case <-ticker.C:
-		}
+// pollUntil asks until the answer is yes or ctx ends; then the last error is told.
+func pollUntil(ctx context.Context, what string, ask func() error) error {
+	var last error
+	err := wait.Poll(ctx, 200*time.Millisecond, func() (bool, error) { last = ask(); return last == nil, nil })
+	if err != nil {
+		return fmt.Errorf("%s: %w: %w", what, err, last)
 	}
+	return nil
 }

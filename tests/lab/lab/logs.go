@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// collection prints what tells how a machine fared, as far as it is there.
-const collection = `
+// collectScript prints what tells how a machine fared, as far as it is there.
+const collectScript = `
 show() { echo; echo "===== $*"; "$@" 2>&1 || true; }
 show df -k /
 show systemctl --failed --no-pager
@@ -30,7 +30,7 @@ func (l *Lab) Collect(ctx context.Context, dir string) error {
 		return err
 	}
 	var errs []error
-	for _, name := range names {
+	for _, name := range machineNames {
 		m, err := l.Machine(name)
 		if err != nil {
 			return err
@@ -38,7 +38,7 @@ func (l *Lab) Collect(ctx context.Context, dir string) error {
 		if !m.Running() {
 			continue
 		}
-		text, err := m.Run(ctx, collection)
+		text, err := m.Run(ctx, collectScript)
 		errs = append(errs, err, write(filepath.Join(dir, name+".log"), text, 0o600))
 	}
 	found, err := filepath.Glob(l.Path("logs", "*"))

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// names are the machines that a lab may have, in the order of their numbers.
-var names = []string{"cp1", "cp2", "w1", "w2"}
+// machineNames are the machines that a lab may have, in the order of their numbers.
+var machineNames = []string{"cp1", "cp2", "w1", "w2"}
 
 const maxMachines = 4
 
@@ -30,18 +30,18 @@ type Machine struct {
 	number int // from 1
 }
 
-// Machine is the machine of a name, which may be off or not there at all.
+// Machine returns the machine of a name, which may be off or not there at all.
 func (l *Lab) Machine(name string) (*Machine, error) {
-	for i, known := range names {
+	for i, known := range machineNames {
 		if name == known {
 			return &Machine{Name: name, lab: l, number: i + 1}, nil
 		}
 	}
-	return nil, fmt.Errorf("the lab has no machine %q, only %s", name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("the lab has no machine %q, only %s", name, strings.Join(machineNames, ", "))
 }
 
 // Address is its address on the switch.
-func (m *Machine) Address() string { return addressOf(m.number) }
+func (m *Machine) Address() string { return machineAddress(m.number) }
 
 func (m *Machine) path(elements ...string) string {
 	return m.lab.Path(append([]string{"machines", m.Name}, elements...)...)
@@ -69,9 +69,9 @@ func (m *Machine) create(ctx context.Context) error {
 		"uuid":                               fmt.Sprintf("%x-%x-%x-%x-%x\n", id[:4], id[4:6], id[6:8], id[8:10], id[10:]),
 		"seed/etc/hostname":                  m.Name + "\n",
 		"seed/etc/machine-id":                hex.EncodeToString(id[:]) + "\n",
-		"seed/etc/cni/net.d/10-lab.conflist": fmt.Sprintf(cniConfig, podsOf(m.number)),
-		"init.sh":                            file("init.sh"),
-		"boot.sh":                            file("boot.sh"),
+		"seed/etc/cni/net.d/10-lab.conflist": fmt.Sprintf(cniConfig, podSubnet(m.number)),
+		"init.sh":                            machineFile("init.sh"),
+		"boot.sh":                            machineFile("boot.sh"),
 	} {
 		if err := write(m.path(name), content, 0o644); err != nil {
 			return err
@@ -82,7 +82,7 @@ func (m *Machine) create(ctx context.Context) error {
 			return err
 		}
 	}
-	return m.makeKeys()
+	return m.createKeys()
 }
 
 // cniConfig is the network of a machine's pods: a bridge, and routes to those of the others.
@@ -98,11 +98,11 @@ func (m *Machine) start(ctx context.Context, bundle string) error {
 	if err := errors.Join(m.disconnect(ctx), m.connect(ctx)); err != nil {
 		return err
 	}
-	groups, err := makeCgroups(m.Name)
+	groups, err := createCgroups(m.Name)
 	if err != nil {
 		return err
 	}
-	names, err := hierarchies()
+	names, err := cgroupHierarchies()
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (m *Machine) start(ctx context.Context, bundle string) error {
 func (m *Machine) findInit(ctx context.Context, parent int) error {
 	waiting, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	return poll(waiting, "machine "+m.Name+" does not start, see "+m.path("console.log"), func() error {
+	return pollUntil(waiting, "machine "+m.Name+" does not start, see "+m.path("console.log"), func() error {
 		child, err := read(fmt.Sprintf("/proc/%d/task/%d/children", parent, parent))
 		if err != nil || child == "" {
 			return fmt.Errorf("process %d has no child (%w)", parent, err)
@@ -143,7 +143,7 @@ func (m *Machine) findInit(ctx context.Context, parent int) error {
 	})
 }
 
-// pid is process 1 of the machine as the host sees it; 0 = it is off.
+// pid returns process 1 of the machine as the host sees it; 0 = it is off.
 func (m *Machine) pid() int {
 	text, err := read(m.path("pid"))
 	if err != nil {
@@ -160,10 +160,10 @@ func (m *Machine) pid() int {
 	return pid
 }
 
-// Running says whether the machine is on.
+// Running reports whether the machine is on.
 func (m *Machine) Running() bool { return m.pid() != 0 }
 
-// Exists says whether there is such a machine, on or off.
+// Exists reports whether there is such a machine, on or off.
 func (m *Machine) Exists() bool {
 	_, err := os.Stat(m.path("disk.img"))
 	return err == nil
@@ -189,21 +189,21 @@ func (m *Machine) Write(ctx context.Context, path, content string) error {
 	return err
 }
 
-// off is SIGRTMIN+4, by which systemd is told to power off.
-const off = syscall.Signal(34 + 4)
+// sigPowerOff is SIGRTMIN+4, by which systemd is told to power off.
+const sigPowerOff = syscall.Signal(34 + 4)
 
 // Stop switches a machine off, in an orderly way for as long as that takes less
 // than half a minute. A machine that is off is left as it is.
 func (m *Machine) Stop(ctx context.Context) error {
 	if pid := m.pid(); pid != 0 {
-		if err := syscall.Kill(pid, off); err != nil && !errors.Is(err, syscall.ESRCH) {
+		if err := syscall.Kill(pid, sigPowerOff); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return err
 		}
-		if m.ended(ctx, 30*time.Second) != nil {
+		if m.waitOff(ctx, 30*time.Second) != nil {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 				return err
 			}
-			if err := m.ended(ctx, 30*time.Second); err != nil {
+			if err := m.waitOff(ctx, 30*time.Second); err != nil {
 				return err
 			}
 		}
@@ -211,10 +211,10 @@ func (m *Machine) Stop(ctx context.Context) error {
 	return m.disconnect(ctx)
 }
 
-func (m *Machine) ended(ctx context.Context, within time.Duration) error {
+func (m *Machine) waitOff(ctx context.Context, within time.Duration) error {
 	waiting, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	return poll(waiting, "machine "+m.Name+" is not off", func() error {
+	return pollUntil(waiting, "machine "+m.Name+" is not off", func() error {
 		if pid := m.pid(); pid != 0 {
 			return fmt.Errorf("process %d is still there", pid)
 		}
@@ -230,7 +230,7 @@ func (m *Machine) Destroy(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	// The kernel lets go of the last processes' cgroups a moment after they have ended.
-	if err := poll(waiting, "cgroups of "+m.Name, func() error { return removeCgroups(m.Name) }); err != nil {
+	if err := pollUntil(waiting, "cgroups of "+m.Name, func() error { return removeCgroups(m.Name) }); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(m.path()); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -13,20 +13,20 @@ import (
 // Addresses in the lab. Machine number n (from 1) is 10.88.0.(10+n) and its pods
 // are in 10.244.n.0/24.
 const (
-	Gateway     = "10.88.0.1" // the switch itself: packages, images, and whoever operates the cluster
-	podNetwork  = "10.244.0.0/16"
-	serviceNet  = "10.96.0.0/16"
-	namespaces  = "/run/netns/"
-	switchNetns = prefix + "-switch"
+	Gateway       = "10.88.0.1" // the switch itself: packages, images, and whoever operates the cluster
+	podCIDR       = "10.244.0.0/16"
+	serviceSubnet = "10.96.0.0/16"
+	namespaces    = "/run/netns/"
+	switchNetns   = prefix + "-switch"
 )
 
 // SwitchNamespace is the file of the network namespace that reaches every
 // machine. Nothing of the lab is in the host's own.
 const SwitchNamespace = namespaces + switchNetns
 
-func addressOf(number int) string { return fmt.Sprintf("10.88.0.%d", 10+number) }
+func machineAddress(number int) string { return fmt.Sprintf("10.88.0.%d", 10+number) }
 
-func podsOf(number int) string { return fmt.Sprintf("10.244.%d.0/24", number) }
+func podSubnet(number int) string { return fmt.Sprintf("10.244.%d.0/24", number) }
 
 // ip runs one command of iproute2 per line.
 func ip(ctx context.Context, lines ...string) error {
@@ -38,8 +38,8 @@ func ip(ctx context.Context, lines ...string) error {
 	return nil
 }
 
-// makeSwitch makes the namespace that every machine is connected to.
-func makeSwitch(ctx context.Context) error {
+// createSwitch makes the namespace that every machine is connected to.
+func createSwitch(ctx context.Context) error {
 	return ip(ctx,
 		"netns add "+switchNetns,
 		"-n "+switchNetns+" link set lo up",
@@ -52,8 +52,8 @@ func makeSwitch(ctx context.Context) error {
 
 func (m *Machine) netns() string { return prefix + "-" + m.Name }
 
-// port is the machine's port of the switch.
-func (m *Machine) port() string { return "port-" + m.Name }
+// switchPort returns the machine's port of the switch.
+func (m *Machine) switchPort() string { return "port-" + m.Name }
 
 // connect gives a machine a fresh network namespace, connected to the switch,
 // with routes to the pods of all machines there may be.
@@ -61,8 +61,8 @@ func (m *Machine) connect(ctx context.Context) error {
 	ns, number := m.netns(), m.number
 	lines := []string{
 		"netns add " + ns,
-		"link add " + m.port() + " netns " + switchNetns + " type veth peer name eth0 netns " + ns,
-		"-n " + switchNetns + " link set " + m.port() + " master br0 up",
+		"link add " + m.switchPort() + " netns " + switchNetns + " type veth peer name eth0 netns " + ns,
+		"-n " + switchNetns + " link set " + m.switchPort() + " master br0 up",
 		"-n " + ns + " link set lo up",
 		"-n " + ns + " address add " + m.Address() + "/24 dev eth0",
 		"-n " + ns + " link set eth0 up",
@@ -71,7 +71,7 @@ func (m *Machine) connect(ctx context.Context) error {
 	}
 	for other := 1; other <= maxMachines; other++ {
 		if other != number {
-			lines = append(lines, "-n "+ns+" route add "+podsOf(other)+" via "+addressOf(other))
+			lines = append(lines, "-n "+ns+" route add "+podSubnet(other)+" via "+machineAddress(other))
 		}
 	}
 	return ip(ctx, lines...)
@@ -85,18 +85,18 @@ func (m *Machine) disconnect(ctx context.Context) error {
 	// The namespace lives on for as long as something is in it, its port must not.
 	// A lab that was killed may have left one without the other.
 	var err error
-	if ip(ctx, "-n "+switchNetns+" link show "+m.port()) == nil {
-		err = ip(ctx, "-n "+switchNetns+" link delete "+m.port())
+	if ip(ctx, "-n "+switchNetns+" link show "+m.switchPort()) == nil {
+		err = ip(ctx, "-n "+switchNetns+" link delete "+m.switchPort())
 	}
 	return errors.Join(err, ip(ctx, "netns delete "+m.netns()))
 }
 
-// Cut sets the machine's port of the switch down: nothing goes through until Mend.
-func (m *Machine) Cut(ctx context.Context) error {
-	return ip(ctx, "-n "+switchNetns+" link set "+m.port()+" down")
+// LinkDown sets the machine's port of the switch down: nothing goes through until Mend.
+func (m *Machine) LinkDown(ctx context.Context) error {
+	return ip(ctx, "-n "+switchNetns+" link set "+m.switchPort()+" down")
 }
 
-// Mend takes a Cut back.
-func (m *Machine) Mend(ctx context.Context) error {
-	return ip(ctx, "-n "+switchNetns+" link set "+m.port()+" up")
+// LinkUp takes a Cut back.
+func (m *Machine) LinkUp(ctx context.Context) error {
+	return ip(ctx, "-n "+switchNetns+" link set "+m.switchPort()+" up")
 }

@@ -34,7 +34,7 @@ type manifest struct {
 	Layers        []descriptor `json:"layers"`
 }
 
-// blob is the path of the blob of a digest, "sha256:...".
+// blob returns the path of the blob of a digest, "sha256:...".
 func (l *Lab) blob(digest string) string {
 	return filepath.Join(l.imagesDir(), "blobs", strings.Replace(digest, ":", "/", 1))
 }
@@ -122,7 +122,7 @@ func (l *Lab) archive(path string, refs map[string]string) (err error) {
 			if err != nil {
 				return err
 			}
-			if err := add(t, "blobs/"+strings.Replace(digest, ":", "/", 1), blob); err != nil {
+			if err := addFile(t, "blobs/"+strings.Replace(digest, ":", "/", 1), blob); err != nil {
 				return err
 			}
 		}
@@ -133,16 +133,16 @@ func (l *Lab) archive(path string, refs map[string]string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := add(t, "index.json", body); err != nil {
+	if err := addFile(t, "index.json", body); err != nil {
 		return err
 	}
-	if err := add(t, "oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)); err != nil {
+	if err := addFile(t, "oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)); err != nil {
 		return err
 	}
 	return t.Close()
 }
 
-func add(t *tar.Writer, name string, content []byte) error {
+func addFile(t *tar.Writer, name string, content []byte) error {
 	if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content))}); err != nil {
 		return err
 	}

@@ -20,39 +20,39 @@ func repositoryPath(version string) string {
 	return "core:/stable:/v1." + strings.Split(version, ".")[1] + "/deb"
 }
 
-// packagesURL is where a machine finds the packages of a version's minor.
+// packagesURL returns where a machine finds the packages of a version's minor.
 func packagesURL(version string) string {
 	return "http://" + packagesAddress + "/" + repositoryPath(version) + "/"
 }
 
 func (l *Lab) packagesDir() string { return filepath.Join(l.cache, "packages") }
 
-// debian describes one of the packages: what is in it besides its program.
-type debian struct {
+// debPackage describes one of the packages: what is in it besides its program.
+type debPackage struct {
 	name, depends string
 	files         map[string]string
 }
 
-var debians = []debian{
+var debPackages = []debPackage{
 	{name: "kubeadm", depends: "kubelet", files: map[string]string{"usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf": "10-kubeadm.conf"}},
 	{name: "kubelet", depends: "iptables, conntrack, ethtool, socat, util-linux, mount", files: map[string]string{"usr/lib/systemd/system/kubelet.service": "kubelet.service"}},
 	{name: "kubectl"},
 }
 
-// revision is the version of a package, as the community writes it.
-func revision(version string) string { return version + "-1.1" }
+// packageVersion returns the version of a package, as the community writes it.
+func packageVersion(version string) string { return version + "-1.1" }
 
-// packages is the package repository of a version.
-func (l *Lab) packages(version string) product {
-	inputs := []string{source("packages.go"), l.stamp("kubernetes-" + version), file("kubelet.service"), file("10-kubeadm.conf")}
-	return product{name: "packages-" + version, inputs: inputs, make: func(ctx context.Context) error {
+// packagesArtifact returns the package repository of a version.
+func (l *Lab) packagesArtifact(version string) artifact {
+	inputs := []string{sourceFile("packages.go"), l.stamp("kubernetes-" + version), machineFile("kubelet.service"), machineFile("10-kubeadm.conf")}
+	return artifact{name: "packages-" + version, inputs: inputs, build: func(ctx context.Context) error {
 		dir := filepath.Join(l.packagesDir(), repositoryPath(version))
 		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}
 		var index strings.Builder
-		for _, d := range debians {
-			stanza, err := l.pack(ctx, d, version, dir)
+		for _, d := range debPackages {
+			stanza, err := l.buildDeb(ctx, d, version, dir)
 			if err != nil {
 				return err
 			}
@@ -67,8 +67,8 @@ func (l *Lab) packages(version string) product {
 	}}
 }
 
-// pack makes one package in dir and returns its entry of the index.
-func (l *Lab) pack(ctx context.Context, d debian, version, dir string) (string, error) {
+// buildDeb makes one package in dir and returns its entry of the index.
+func (l *Lab) buildDeb(ctx context.Context, d debPackage, version, dir string) (string, error) {
 	root, err := os.MkdirTemp(l.cache, "package-")
 	if err != nil {
 		return "", err
@@ -78,7 +78,7 @@ func (l *Lab) pack(ctx context.Context, d debian, version, dir string) (string, 
 		return "", err
 	}
 	control := fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: %s\nMaintainer: The lab <lab@ebb.invalid>\nDescription: %s of the lab\n",
-		d.name, revision(version), runtime.GOARCH, d.name)
+		d.name, packageVersion(version), runtime.GOARCH, d.name)
 	if d.depends != "" {
 		control += "Depends: " + d.depends + "\n"
 	}
@@ -86,7 +86,7 @@ func (l *Lab) pack(ctx context.Context, d debian, version, dir string) (string, 
 		return "", err
 	}
 	for path, name := range d.files {
-		if err := write(filepath.Join(root, path), file(name), 0o644); err != nil {
+		if err := write(filepath.Join(root, path), machineFile(name), 0o644); err != nil {
 			return "", err
 		}
 	}
@@ -98,7 +98,7 @@ func (l *Lab) pack(ctx context.Context, d debian, version, dir string) (string, 
 	if err := copyPrograms(filepath.Join(root, "usr/bin"), l.Program(version, d.name)); err != nil {
 		return "", err
 	}
-	name := fmt.Sprintf("%s_%s_%s.deb", d.name, revision(version), runtime.GOARCH)
+	name := fmt.Sprintf("%s_%s_%s.deb", d.name, packageVersion(version), runtime.GOARCH)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", err
 	}
@@ -107,12 +107,12 @@ func (l *Lab) pack(ctx context.Context, d debian, version, dir string) (string, 
 	if _, err := command(ctx, "dpkg-deb", "-Znone", "--root-owner-group", "--build", root, deb); err != nil {
 		return "", err
 	}
-	size, sum, err := digest(deb)
+	size, sum, err := sizeAndSHA256(deb)
 	return fmt.Sprintf("%sFilename: ./%s\nSize: %d\nSHA256: %s\n", control, name, size, sum), err
 }
 
-// digest is the size and the SHA-256 of a file.
-func digest(path string) (int64, string, error) {
+// sizeAndSHA256 returns the size and the SHA-256 of a file.
+func sizeAndSHA256(path string) (int64, string, error) {
 	f, err := os.Open(path) // #nosec G304 -- of the lab's own making
 	if err != nil {
 		return 0, "", err

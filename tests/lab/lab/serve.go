@@ -17,13 +17,13 @@ import (
 
 // What the switch offers to machines and operators.
 const (
-	packagesAddress = Gateway + ":8000"
-	registryAddress = Gateway + ":5000"
-	balancerAddress = Gateway + ":6443" // the API servers, the first that takes a connection
-	sshPort         = 2200              // machine number n is forwarded at this + n
+	packagesAddress   = Gateway + ":8000"
+	registryAddress   = Gateway + ":5000"
+	apiServersAddress = Gateway + ":6443" // the API servers, the first that takes a connection
+	sshPort           = 2200              // machine number n is forwarded at this + n
 )
 
-// ForwardedPort is the port of Gateway behind which a machine's SSH is found.
+// ForwardedPort returns the port of Gateway behind which a machine's SSH is found.
 func (m *Machine) ForwardedPort() int { return sshPort + m.number }
 
 // Serve serves packages and images, forwards SSH and balances the API servers.
@@ -49,12 +49,12 @@ func (l *Lab) Serve(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		server := &http.Server{Handler: logged(handler), ReadHeaderTimeout: 10 * time.Second}
+		server := &http.Server{Handler: logRequests(handler), ReadHeaderTimeout: 10 * time.Second}
 		go func() { failed <- server.Serve(listener) }()
 	}
-	forwards := map[string][]string{balancerAddress: {addressOf(1) + ":6443", addressOf(2) + ":6443"}}
+	forwards := map[string][]string{apiServersAddress: {machineAddress(1) + ":6443", machineAddress(2) + ":6443"}}
 	for number := 1; number <= maxMachines; number++ {
-		forwards[fmt.Sprintf("%s:%d", Gateway, sshPort+number)] = []string{addressOf(number) + ":22"}
+		forwards[fmt.Sprintf("%s:%d", Gateway, sshPort+number)] = []string{machineAddress(number) + ":22"}
 	}
 	for address, targets := range forwards {
 		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
@@ -74,7 +74,7 @@ func (l *Lab) Serve(ctx context.Context) error {
 	}
 }
 
-func logged(next http.Handler) http.Handler {
+func logRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		log.Printf("%s %s %s", r.RemoteAddr, r.Method, r.URL.Path) // #nosec G706 -- a log of the lab's own machines
 		next.ServeHTTP(w, r)
@@ -84,7 +84,7 @@ func logged(next http.Handler) http.Handler {
 // serveImage is the part of a registry that a pull needs. containerd asks for
 // registry.k8s.io/NAME as /v2/NAME?ns=registry.k8s.io.
 func (l *Lab) serveImage(w http.ResponseWriter, r *http.Request, refs map[string]string) {
-	name, kind, what := split(r.PathValue("path"))
+	name, kind, what := parseRegistryPath(r.PathValue("path"))
 	if name == "" { // the ping
 		return
 	}
@@ -104,8 +104,8 @@ func (l *Lab) serveImage(w http.ResponseWriter, r *http.Request, refs map[string
 	http.ServeFile(w, r, l.blob(what))
 }
 
-// split takes "NAME/manifests/TAG" and "NAME/blobs/DIGEST" apart.
-func split(path string) (name, kind, what string) {
+// parseRegistryPath takes "NAME/manifests/TAG" and "NAME/blobs/DIGEST" apart.
+func parseRegistryPath(path string) (name, kind, what string) {
 	parts := strings.Split(path, "/")
 	if n := len(parts); n >= 3 {
 		return strings.Join(parts[:n-2], "/"), parts[n-2], parts[n-1]
@@ -126,7 +126,7 @@ func forward(ctx context.Context, listener net.Listener, targets []string) error
 				dialer := net.Dialer{Timeout: 2 * time.Second}
 				server, err := dialer.DialContext(ctx, "tcp", target)
 				if err == nil {
-					join(client, server)
+					proxyConns(client, server)
 					return
 				}
 			}
@@ -134,8 +134,8 @@ func forward(ctx context.Context, listener net.Listener, targets []string) error
 	}
 }
 
-// join copies both ways until both are done.
-func join(a, b net.Conn) {
+// proxyConns copies both ways until both are done.
+func proxyConns(a, b net.Conn) {
 	defer func() { _ = b.Close() }() // as far as it is open
 	var both sync.WaitGroup
 	for _, way := range [][2]net.Conn{{a, b}, {b, a}} {
@@ -159,7 +159,7 @@ func (l *Lab) startServing(ctx context.Context) error {
 	}
 	waiting, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	return poll(waiting, "packages and images are not served, see "+l.Path("logs", "serve.log"), func() error {
+	return pollUntil(waiting, "packages and images are not served, see "+l.Path("logs", "serve.log"), func() error {
 		_, err := os.Stat(l.Path("served"))
 		return err
 	})

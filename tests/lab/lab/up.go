@@ -15,27 +15,27 @@ import (
 
 // Up starts the switch and what it offers; machines come with Boot.
 func (l *Lab) Up(ctx context.Context) error {
-	if err := l.clear(ctx); err != nil {
+	if err := l.removeLeftovers(ctx); err != nil {
 		return err
 	}
 	defer l.step("starting the switch, packages and images")()
 	if err := os.MkdirAll(l.Path("logs"), 0o750); err != nil {
 		return err
 	}
-	if err := errors.Join(l.makeIdentity(), makeSwitch(ctx)); err != nil {
+	if err := errors.Join(l.createIdentity(), createSwitch(ctx)); err != nil {
 		return err
 	}
 	return l.startServing(ctx)
 }
 
-// clear removes what is left of a lab that was killed, of this source tree or
+// removeLeftovers removes what is left of a lab that was killed, of this source tree or
 // another's. A lab in which something runs is left alone: that is an error.
-func (l *Lab) clear(ctx context.Context) error {
+func (l *Lab) removeLeftovers(ctx context.Context) error {
 	left, err := l.Leftovers()
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	running, err := l.inside(ctx)
+	running, err := l.labProcesses(ctx)
 	if err != nil {
 		return err
 	}
@@ -68,18 +68,18 @@ func (l *Lab) Boot(ctx context.Context, bundle bool, names ...string) error {
 		if err != nil {
 			return err
 		}
-		if err := m.booted(ctx); err != nil {
+		if err := m.waitBooted(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// booted waits until SSH and containerd are running.
-func (m *Machine) booted(ctx context.Context) error {
+// waitBooted waits until SSH and containerd are running.
+func (m *Machine) waitBooted(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return poll(waiting, "machine "+m.Name+" does not come up", func() error {
+	return pollUntil(waiting, "machine "+m.Name+" does not come up", func() error {
 		_, err := m.Run(waiting, "systemctl is-active ssh containerd")
 		return err
 	})
@@ -90,7 +90,7 @@ func (m *Machine) booted(ctx context.Context) error {
 func (l *Lab) Down(ctx context.Context) error {
 	defer l.step("removing the lab")()
 	var errs []error
-	for _, name := range names {
+	for _, name := range machineNames {
 		m, err := l.Machine(name)
 		if err != nil {
 			return err
@@ -156,7 +156,7 @@ func (l *Lab) stopDaemon(ctx context.Context, note string) error {
 	}
 	waiting, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return poll(waiting, "process "+text+" does not end", func() error {
+	return pollUntil(waiting, "process "+text+" does not end", func() error {
 		if line, err := read("/proc/" + text + "/cmdline"); err == nil && line != "" {
 			return fmt.Errorf("%.100s is still there", line)
 		}

@@ -1,0 +1,86 @@
+package server
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"ebb/internal/api/wire"
+)
+
+func TestWithoutAValidTokenNothingIsTold(t *testing.T) {
+	b := newBed(t)
+	b.ops.Add("op-1", "prod", "Running")
+	for name, c := range map[string]struct{ header, challenge, detail string }{
+		"none":   {"", `Bearer realm="ebb"`, "send a token"},
+		"wrong":  {"Bearer ebb_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", `Bearer realm="ebb", error="invalid_token"`, "not known here"},
+		"word":   {"Bearer secret", `Bearer realm="ebb", error="invalid_token"`, "not known here"},
+		"basic":  {"Basic YTpi", `Bearer realm="ebb", error="invalid_request"`, "must be: Bearer"},
+		"empty":  {"Bearer ", `Bearer realm="ebb", error="invalid_request"`, "must be: Bearer"},
+		"longer": {"Bearer " + strings.Repeat("a", 16<<10+1), `Bearer realm="ebb", error="invalid_token"`, "longer than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, path := range []string{"/v1/operations", "/v1/operations/op-1", "/v1/operations/none", "/nowhere", "/metrics"} {
+				a := b.do(c.header, "GET", path, "")
+				p := a.problem(t)
+				require.Equal(t, wire.CodeUnauthenticated, p.Code, path)
+				require.Equal(t, http.StatusUnauthorized, a.status)
+				require.Equal(t, c.challenge, a.header.Get("WWW-Authenticate"))
+				require.Contains(t, p.Detail, c.detail)
+			}
+			require.Equal(t, wire.CodeUnauthenticated, b.do(c.header, "POST", "/v1/operations", drainW1).problem(t).Code)
+		})
+		b.server.authFailureLimiter = newKeyedLimiter(authFailuresPerSecond, authFailuresBurst) // each case from an address of its own
+	}
+	require.Zero(t, b.ops.Started)
+	for _, path := range []string{"/healthz", "/readyz", "/v1/openapi.yaml"} {
+		require.Equal(t, http.StatusOK, b.do("", "GET", path, "").status, path)
+	}
+}
+
+// Somebody who guesses is slowed down, and keeps nobody out who has a token.
+func TestGuessingIsLimitedByAddress(t *testing.T) {
+	b := newBed(t)
+	limited := 0
+	for range authFailuresBurst + 20 {
+		a := b.do("Bearer ebb_guess", "GET", "/v1/operations", "")
+		if a.status == http.StatusTooManyRequests {
+			require.Equal(t, wire.CodeRate, a.problem(t).Code)
+			require.Equal(t, "1", a.header.Get("Retry-After"))
+			limited++
+		}
+	}
+	require.Positive(t, limited)
+	b.ok("vera", "GET", "/v1/operations", nil)
+}
+
+func TestRateOfOnePrincipalIsLimited(t *testing.T) {
+	b := newBed(t, func(o *Options) { o.PerSecond, o.Burst = 1, 5 })
+	clock := time.Now()
+	b.server.principalLimiter.now = func() time.Time { return clock }
+	for range 5 {
+		b.ok("vera", "GET", "/v1/operations", nil)
+	}
+	a := b.do("vera", "GET", "/v1/operations", "")
+	require.Equal(t, http.StatusTooManyRequests, a.status)
+	require.Contains(t, a.problem(t).Detail, "vera sends more than 1 requests a second")
+	b.ok("otto", "GET", "/v1/operations", nil)
+	clock = clock.Add(time.Second)
+	b.ok("vera", "GET", "/v1/operations", nil)
+}
+
+func TestLimitersForgetWhoIsIdle(t *testing.T) {
+	clock := time.Unix(1, 0)
+	l := newKeyedLimiter(1, 2)
+	l.now = func() time.Time { return clock }
+	for i := range maxKeys {
+		require.True(t, l.allow(string(rune(i+1000))))
+	}
+	require.Len(t, l.limiters, maxKeys)
+	clock = clock.Add(time.Minute)
+	require.True(t, l.allow("new"))
+	require.Len(t, l.limiters, 1)
+}

@@ -1,0 +1,73 @@
+package server
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+
+	"ebb/internal/api/auth"
+	"ebb/internal/api/wire"
+	"ebb/internal/forecast"
+	"ebb/internal/version"
+)
+
+// listClusters lists the clusters that the principal may view.
+func (s *Server) listClusters(x *exchange) error {
+	if err := x.query().err(); err != nil {
+		return err
+	}
+	found, err := s.options.Clusters.List(x.ctx())
+	if err != nil {
+		return err
+	}
+	visible := slices.DeleteFunc(slices.Clone(found), func(o forecast.Overview) bool { return !x.principal.May(auth.Viewer, o.Cluster) })
+	return x.respondJSON(http.StatusOK, wire.ClusterList{Clusters: append([]forecast.Overview{}, visible...)})
+}
+
+// getCluster sends the overview of one cluster.
+func (s *Server) getCluster(x *exchange) error {
+	if err := x.query().err(); err != nil {
+		return err
+	}
+	if err := x.requireRole(auth.Viewer, x.cluster); err != nil {
+		return err
+	}
+	found, err := s.options.Clusters.Look(x.ctx(), x.cluster)
+	if err != nil {
+		return x.hideOtherClusters(err)
+	}
+	return x.respondJSON(http.StatusOK, found)
+}
+
+// hideOtherClusters removes the names of the known clusters from an error, unless the
+// principal may view all clusters.
+func (x *exchange) hideOtherClusters(err error) error {
+	var unknownCluster *forecast.UnknownClusterError
+	if _, all := x.principal.VisibleClusters(); !all && errors.As(err, &unknownCluster) {
+		return &forecast.UnknownClusterError{Name: unknownCluster.Name}
+	}
+	return err
+}
+
+// planOperation sends what an operation would do to a cluster.
+func (s *Server) planOperation(x *exchange) error {
+	q := x.query()
+	asked := forecast.Question{
+		Kind: plannableKind(q), Cluster: x.cluster, Route: version.Route{Hops: version.Each(q.list("hops")), Target: version.Of(q.text("to"))},
+		Nodes: q.list("nodes"), Count: q.number("count", 1, maxCount),
+	}
+	if err := q.err(); err != nil {
+		return err
+	}
+	if err := x.requireRole(auth.Viewer, asked.Cluster); err != nil {
+		return err
+	}
+	f, err := s.options.Clusters.Plan(x.ctx(), asked)
+	if err != nil {
+		return x.hideOtherClusters(err)
+	}
+	return x.respondJSON(http.StatusOK, f)
+}
+
+// maxCount is more than the nodes of any cluster.
+const maxCount = 100_000

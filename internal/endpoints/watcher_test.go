@@ -1,0 +1,76 @@
+package endpoints
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	core "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestServicePort(t *testing.T) {
+	web := &core.Service{Spec: core.ServiceSpec{Ports: []core.ServicePort{
+		{Name: "http", Port: 80}, {Name: "8080", Port: 81}, {Name: "dns", Port: 53, Protocol: core.ProtocolUDP}, {Name: "dns-tcp", Port: 53, Protocol: core.ProtocolTCP},
+	}}}
+	headless := &core.Service{Spec: core.ServiceSpec{ClusterIP: core.ClusterIPNone}}
+	for _, c := range []struct {
+		service *core.Service
+		text    string
+		want    Port
+		ok      bool
+	}{
+		{web, "80", Port{Name: "http", Number: 80}, true},
+		{web, "http", Port{Name: "http", Number: 80}, true},
+		{web, "8080", Port{Name: "8080", Number: 81}, true},
+		{web, "53", Port{Name: "dns", Number: 53, Protocol: core.ProtocolUDP}, true}, // the first that has it
+		{web, "dns-tcp", Port{Name: "dns-tcp", Number: 53, Protocol: core.ProtocolTCP}, true},
+		{web, "443", Port{Number: 443}, false},
+		{web, "https", Port{}, false},
+		{headless, "5432", Port{Number: 5432}, true},
+		{headless, "postgres", Port{}, false},
+	} {
+		got, ok := servicePort(c.service, c.text)
+		require.Equal(t, c.ok, ok, c.text)
+		require.Equal(t, c.want, got, c.text)
+	}
+}
+
+func TestAddressType(t *testing.T) {
+	for _, c := range []struct {
+		asked    core.IPFamily
+		families []core.IPFamily
+		want     discovery.AddressType
+	}{
+		{"", []core.IPFamily{core.IPv6Protocol, core.IPv4Protocol}, discovery.AddressTypeIPv6},
+		{"", nil, discovery.AddressTypeIPv4},
+		{core.IPv4Protocol, []core.IPFamily{core.IPv6Protocol}, discovery.AddressTypeIPv4},
+		{core.IPv6Protocol, nil, discovery.AddressTypeIPv6},
+	} {
+		require.Equal(t, c.want, ResourceName{Family: c.asked}.addressType(&core.Service{Spec: core.ServiceSpec{IPFamilies: c.families}}))
+	}
+}
+
+// Only an operation's cordon says that the node's endpoints will go.
+func TestCordonedByEbb(t *testing.T) {
+	node := func(unschedulable bool, by string) *core.Node {
+		n := &core.Node{Spec: core.NodeSpec{Unschedulable: unschedulable}, ObjectMeta: meta.ObjectMeta{Name: "w1", Annotations: map[string]string{}}}
+		if by != "" {
+			n.Annotations["ebb/cordoned-by"] = by
+		}
+		return n
+	}
+	require.True(t, cordonedByEbb(node(true, "drain-1")))
+	require.False(t, cordonedByEbb(node(true, "")), "somebody else's cordon")
+	require.False(t, cordonedByEbb(node(false, "drain-1")), "uncordoned by somebody else")
+	require.False(t, cordonedByEbb(node(false, "")))
+}
+
+func TestRoutingResources(t *testing.T) {
+	resources, err := routingResources("prod/default/web:80")
+	require.NoError(t, err)
+	require.Len(t, resources, len(resourceTypes)-1)
+	for kind, r := range resources {
+		require.NoError(t, r.(interface{ ValidateAll() error }).ValidateAll(), kind)
+	}
+}

@@ -1,0 +1,110 @@
+package policy
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// ScaleDownRequest names the nodes to remove, or how many.
+type ScaleDownRequest struct {
+	Names      []string
+	Count      int // used when Names is empty
+	MinWorkers int // never fewer workers than this stay; at least 1
+}
+
+// SelectScaleDown picks the nodes that go, in the order they are drained. By
+// count only workers are taken, the newest first. A control plane goes only by
+// name, never the last one, and only while the ones that stay are Ready. The
+// error is a *Refusal that lists everything that is wrong with the request.
+func SelectScaleDown(nodes []Node, req ScaleDownRequest) ([]Node, error) {
+	chosen, faults := pick(nodes, req)
+	leaving := make(map[string]bool, len(chosen))
+	for _, n := range chosen {
+		leaving[n.Name] = true
+	}
+	staying := filter(nodes, func(n Node) bool { return !leaving[n.Name] })
+	faults = append(faults, checkWorkers(chosen, staying, req)...)
+	faults = append(faults, checkControlPlanes(chosen, staying)...)
+	if len(faults) > 0 {
+		return nil, refuse("%s", strings.Join(faults, "; "))
+	}
+	return chosen, nil
+}
+
+// Named finds nodes by name, in the order named. The error is a *Refusal that
+// lists every name that is unknown or given twice.
+func Named(nodes []Node, names []string) ([]Node, error) {
+	if len(names) == 0 {
+		return nil, refuse("give at least one node")
+	}
+	chosen, faults := pick(nodes, ScaleDownRequest{Names: names})
+	if len(faults) > 0 {
+		return nil, refuse("%s", strings.Join(faults, "; "))
+	}
+	return chosen, nil
+}
+
+func pick(nodes []Node, req ScaleDownRequest) (chosen []Node, faults []string) {
+	if len(req.Names) == 0 {
+		return pickNewest(nodes, req.Count)
+	}
+	if req.Count > 0 {
+		faults = append(faults, "give node names or a count, not both")
+	}
+	seen := map[string]bool{}
+	for _, name := range req.Names {
+		i := slices.IndexFunc(nodes, func(n Node) bool { return n.Name == name })
+		switch {
+		case seen[name]:
+			faults = append(faults, "node "+name+" is named twice")
+		case i < 0:
+			faults = append(faults, "node "+name+" is not in the cluster (it has "+list(nodes)+")")
+		default:
+			chosen = append(chosen, nodes[i])
+		}
+		seen[name] = true
+	}
+	return chosen, faults
+}
+
+func pickNewest(nodes []Node, count int) (chosen []Node, faults []string) {
+	if count < 1 {
+		return nil, []string{"give the nodes to remove, or a count of at least 1"}
+	}
+	workers := filter(nodes, func(n Node) bool { return n.Role == Worker })
+	slices.SortFunc(workers, func(a, b Node) int {
+		return cmp.Or(b.Created.Compare(a.Created), strings.Compare(b.Name, a.Name))
+	})
+	return workers[:min(count, len(workers))], nil
+}
+
+func checkWorkers(chosen, staying []Node, req ScaleDownRequest) []string {
+	isWorker := func(n Node) bool { return n.Role == Worker }
+	if !slices.ContainsFunc(chosen, isWorker) && len(req.Names) > 0 {
+		return nil
+	}
+	least := max(req.MinWorkers, 1)
+	left := len(filter(staying, isWorker))
+	if left < least || len(chosen) < req.Count {
+		return []string{refuse("that would leave %d workers, the minimum is %d", left, least).Error()}
+	}
+	return nil
+}
+
+func checkControlPlanes(chosen, staying []Node) (faults []string) {
+	isControlPlane := func(n Node) bool { return n.Role != Worker }
+	if !slices.ContainsFunc(chosen, isControlPlane) {
+		return nil
+	}
+	left := filter(staying, isControlPlane)
+	if len(left) == 0 {
+		return []string{"the last control plane cannot be removed"}
+	}
+	for _, n := range left {
+		if !n.Ready {
+			faults = append(faults, "control plane "+n.Name+" is not Ready: a control plane is only removed while the others are healthy")
+		}
+	}
+	return faults
+}
