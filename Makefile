@@ -16,29 +16,35 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: build
-build: ## build ebb, ebb-worker and ebb-gateway into .bin/
-	@echo "build: ebb, ebb-worker and ebb-gateway (the first build compiles the Temporal server and takes some minutes)"
-	@go build -ldflags '$(LDFLAGS)' -o $(BIN)/ebb ./starter
-	@go build -ldflags '$(LDFLAGS)' -o $(BIN)/ebb-worker ./worker
-	@go build -ldflags '$(LDFLAGS)' -o $(BIN)/ebb-gateway ./gateway
+.PHONY: env
+env: ## print the settings that make compiles with: eval "$$(make -s env)" before go build or go test
+	@printf 'export %s=%q\n' CGO_ENABLED "$$CGO_ENABLED" GOFLAGS "$$GOFLAGS" EBB_BIN "$$EBB_BIN"
+
+.PHONY: build ebb
+build: ebb ## build ebb, ebb-worker and ebb-gateway into .bin/
+	@tools/build.sh . "$(LDFLAGS)" ebb-worker=./worker ebb-gateway=./gateway
+ebb:
+	@tools/build.sh . "$(LDFLAGS)" ebb=./starter
 
 .PHONY: demo
-demo: build tools ## drain, scale down and upgrade a real control plane, four acts (KEEP=1 leaves it running)
+demo: ## drain, scale down and upgrade a real control plane, four acts (KEEP=1 leaves it running)
+	@tools/demo-intro.sh
+	@$(MAKE) --no-print-directory sandbox ebb
 	@$(BIN)/ebb demo $(if $(KEEP),--keep)
 
-.PHONY: test
+# Unit tests compute; the others mostly wait for a control plane, and run side by side, each
+# with a sandbox of its own.
+UNIT_TESTS := ./activities/... ./internal/... ./workflows/... ./starter/... ./worker/... ./gateway/... ./tests/replay/... ./tests/randomised
+SANDBOX_TESTS := ./tests/e2e/... ./tests/gateway ./tests/endpoints ./tests/faults
+
+.PHONY: test test-short
 test: build tools ## all tests: unit, workflows, replay, and end to end on the sandbox
 	@echo "test: unit, workflow and replay tests"
-	@go test ./activities/... ./internal/... ./workflows/... ./starter/... ./worker/... ./gateway/... ./tests/replay/... ./tests/randomised
-	@echo "test: end to end on the sandbox (real kube-apiserver, etcd, SSH and Temporal)"
-	@go test -timeout 20m ./tests/e2e/...
-	@echo "test: gateways that are stopped, killed and replaced (make test-restart)"
-	@go test -timeout 15m ./tests/gateway
-	@echo "test: endpoints over xDS, with real clients"
-	@go test -timeout 10m ./tests/endpoints
-	@echo "test: some of the fault matrix (make faults runs all of it)"
-	@go test -timeout 15m ./tests/faults
+	@go test $(UNIT_TESTS)
+	@echo "test: on the sandbox (real kube-apiserver, etcd, SSH, Temporal, xDS clients): end to end, gateways that are restarted, endpoints, a part of the fault matrix"
+	@go test -timeout 30m $(SANDBOX_TESTS)
+test-short: ## the tests of a developer's loop, without the sandbox: under two minutes once compiled
+	@go test -short $(UNIT_TESTS)
 
 .PHONY: test-restart
 test-restart: build ## restart the gateway under its users, in every way: processes, nginx, an init (some minutes)
@@ -51,9 +57,9 @@ faults: build tools ## kill worker, engine, API server and SSH at every step, an
 	@EBB_SEEDS=5000 go test -count=1 -timeout 30m ./tests/randomised
 
 .PHONY: lab lab-up lab-down
-lab: build ## upgrade a real kubeadm cluster on machines of this host (root, Debian; about 20 minutes, the first time longer)
+lab: build ## upgrade real kubeadm clusters on machines of this host (root, Debian; 20 minutes, the first time 40; LAB_RUN=TestName)
 	@rm -rf $(BIN)/lab/logs
-	@EBB_LAB=1 EBB_LAB_LOGS=$(CURDIR)/$(BIN)/lab/logs go test -count=1 -v -timeout 60m ./tests/lab
+	@EBB_LAB=1 EBB_LAB_LOGS=$(CURDIR)/$(BIN)/lab/logs go test -count=1 -v -timeout 60m $(if $(LAB_RUN),-run $(LAB_RUN)) ./tests/lab
 lab-up: build ## start the lab and keep it
 	@go run ./tests/lab/ebblab up .
 lab-down: ## remove the lab, all of it

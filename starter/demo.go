@@ -11,6 +11,7 @@ import (
 )
 
 func newDemo(a *app) *cobra.Command {
+	var worker bool
 	options := demo.Options{Out: a.out, Follow: a.followPlainly}
 	cmd := &cobra.Command{
 		Annotations: map[string]string{hereOnly: "yes"},
@@ -21,9 +22,17 @@ worker, and play four acts on it. Each act checks its end state against the API.
 
 The programs of the sandbox are built by "make tools"; "make demo" does everything.`,
 		Args: arguments(0, 0), ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error { return demo.Run(cmd.Context(), options) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if worker {
+				return demo.Work(cmd.Context())
+			}
+			return demo.Run(cmd.Context(), options)
+		},
 	}
-	cmd.Flags().BoolVar(&options.Keep, "keep", false, "leave everything running at the end, until Ctrl-C")
+	flags := cmd.Flags()
+	flags.BoolVar(&options.Keep, "keep", false, "leave everything running at the end, until Ctrl-C")
+	flags.BoolVar(&worker, "worker", false, "be the worker of a demo, which kills it in act 3")
+	_ = flags.MarkHidden("worker") // the flag is there
 	return cmd
 }
 

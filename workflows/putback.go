@@ -77,10 +77,14 @@ func (h *hop) putBack(err error) {
 
 // whyLeft returns why something was not put back.
 func (e *execution) whyLeft(err error) string {
-	if e.control.givenUp && temporal.IsCanceledError(err) {
-		return "given up, as the operation was cancelled again"
+	const givenUp = "given up, as the operation was cancelled again"
+	switch {
+	case !e.control.givenUp:
+		return reason(err)
+	case temporal.IsCanceledError(err):
+		return givenUp
 	}
-	return reason(err)
+	return givenUp + ": " + reason(err) // an attempt was under way, and failed
 }
 
 // hearGiveUp lets the operation of which this workflow is a part give up.

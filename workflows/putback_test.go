@@ -88,6 +88,17 @@ func TestCancelAgainEndsTheRollBackOfADeadCluster(t *testing.T) {
 	}
 }
 
+// An attempt may be under way when the operator gives up: how it ended is told as well.
+func TestWhyANodeIsLeft(t *testing.T) {
+	forbidden := temporal.NewApplicationError("uncordon node w2: Unauthorized", "")
+	e := &execution{}
+	require.Equal(t, "uncordon node w2: Unauthorized", e.whyLeft(forbidden))
+
+	e.control.givenUp = true
+	require.Equal(t, "given up, as the operation was cancelled again", e.whyLeft(temporal.NewCanceledError()))
+	require.Equal(t, "given up, as the operation was cancelled again: uncordon node w2: Unauthorized", e.whyLeft(forbidden))
+}
+
 func TestGivingUpIsForWhatWasCancelled(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Draining, clusterstate.Running, "", settingsOf(everyNode))

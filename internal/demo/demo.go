@@ -20,6 +20,7 @@ import (
 	"ebb/internal/ops"
 	"ebb/internal/sandbox"
 	"ebb/internal/testbed"
+	"ebb/internal/workers"
 )
 
 // Options of a demo.
@@ -55,6 +56,15 @@ type played struct {
 // Run plays all acts and checks the end state of each against the API. It returns
 // the error of the first act that failed, with the directory of the logs.
 func Run(ctx context.Context, o Options) error { return (&demo{Options: o}).run(ctx) }
+
+// Work is the worker process of a demo: it does what ebb-worker does until ctx ends.
+func Work(ctx context.Context) error {
+	file, err := config.Open(config.Path(""))
+	if err != nil {
+		return err
+	}
+	return workers.Serve(ctx, workers.Options{Config: file, Log: zap.NewNop()})
+}
 
 func (d *demo) acts() []act {
 	return []act{
@@ -95,13 +105,18 @@ func (d *demo) run(ctx context.Context) (err error) {
 // start starts everything and makes 42 pods behind five budgets.
 func (d *demo) start(ctx context.Context) error {
 	began := time.Now()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
 	d.say("starting a control plane with six workers, an engine and a worker process ...\n")
 	bed, err := testbed.Start(ctx, testbed.Options{
 		Dir: d.dir, Log: zap.NewNop(),
 		Sandbox: sandbox.Options{
 			ControlPlanes: 1, Workers: 6, PodReadyDelay: time.Second, PodDeleteDelay: 500 * time.Millisecond, ScriptDelay: time.Second,
 		},
-		Edit: func(c *config.Cluster) { c.Drain.Timeout, c.Scale.Attempts = config.Duration(time.Minute), 2 },
+		WorkerCommand: []string{self, "demo", "--worker"}, // one program less to build than ebb-worker
+		Edit:          func(c *config.Cluster) { c.Drain.Timeout, c.Scale.Attempts = config.Duration(time.Minute), 2 },
 	})
 	if err != nil {
 		return err
@@ -186,8 +201,8 @@ func (d *demo) waitForInterrupt(ctx context.Context) {
 	if err != nil {
 		self = "ebb"
 	}
-	d.say("\nleft running until Ctrl-C:\n  Temporal Web UI  %s\n  kubectl          %s --kubeconfig %s get nodes\n  ebb              %s %s list\n",
-		d.bed.Engine.UI(), filepath.Join(filepath.Dir(self), "kubectl"), d.bed.Sandbox.Kubeconfig(), strings.Join(d.bed.Env(), " "), self)
+	d.say("\nleft running until Ctrl-C:\n  Temporal Web UI  %s\n  kubectl          kubectl --kubeconfig %s get nodes\n  ebb              %s %s list\n",
+		d.bed.Engine.UI(), d.bed.Sandbox.Kubeconfig(), strings.Join(d.bed.Env(), " "), self)
 	<-ctx.Done()
 }
 

@@ -21,7 +21,7 @@ func (s *Sandbox) Cluster(name string) config.Cluster {
 		},
 		Addressing: config.Addressing{Mode: config.AddressForwarded, PublicAddress: loopback},
 		Infrastructure: config.Infrastructure{
-			Provider: config.InfraExec, Command: []string{filepath.Join(s.opts.BinDir, "sandbox-node"), "infra", s.opts.Dir},
+			Provider: config.InfraExec, Command: []string{s.opts.programs["sandbox-node"], "infra", s.opts.Dir},
 		},
 		Drain: config.Drain{Timeout: config.Duration(30 * time.Second), RetryInterval: config.Duration(time.Second)},
 		Upgrade: config.Upgrade{

@@ -54,8 +54,6 @@ func (c *controlPlane) path(elem ...string) string {
 	return filepath.Join(append([]string{c.opts.Dir}, elem...)...)
 }
 
-func (c *controlPlane) bin(name string) string { return filepath.Join(c.opts.BinDir, name) }
-
 // adminKubeconfig returns the path of the administrator's kubeconfig.
 func (c *controlPlane) adminKubeconfig() string { return c.path("kubeconfig") }
 
@@ -94,7 +92,7 @@ func (c *controlPlane) startAPIAndEtcd(ports []int) error {
 		return err
 	}
 	client, peer := fmt.Sprintf("https://%s:%d", loopback, ports[1]), fmt.Sprintf("https://%s:%d", loopback, ports[2])
-	store, err := c.launcher.start(c.bin("etcd"), "--name=sandbox", "--data-dir="+c.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
+	store, err := c.launcher.start(c.opts.programs["etcd"], "--name=sandbox", "--data-dir="+c.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+client, "--advertise-client-urls="+client,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=sandbox="+peer,
 		"--cert-file="+etcd.Cert, "--key-file="+etcd.Key, "--client-cert-auth", "--trusted-ca-file="+c.pki.ca(),
@@ -119,7 +117,7 @@ func (c *controlPlane) startAPIAndEtcd(ports []int) error {
 }
 
 func (c *controlPlane) startAPI() error {
-	p, err := c.launcher.start(c.bin("kube-apiserver"), c.apiArgs...)
+	p, err := c.launcher.start(c.opts.programs["kube-apiserver"], c.apiArgs...)
 	if err != nil {
 		return err
 	}
@@ -189,7 +187,7 @@ func (c *controlPlane) startControllers() error {
 
 func (c *controlPlane) runControllers() error {
 	for _, program := range c.controllers {
-		p, err := c.launcher.start(c.bin(program[0]), program[1:]...)
+		p, err := c.launcher.start(c.opts.programs[program[0]], program[1:]...)
 		if err != nil {
 			return err
 		}

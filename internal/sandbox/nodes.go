@@ -103,7 +103,7 @@ func (s *Sandbox) makeNodeDir(name string, controlPlane bool) (nodedir.Info, err
 	if info.Kubelet, info.Admin, err = s.plane.nodeCertificates(name, controlPlane); err != nil {
 		return info, err
 	}
-	return info, dir.Create(info, s.opts.Version, filepath.Join(s.opts.BinDir, "sandbox-node"), nodetools.Names())
+	return info, dir.Create(info, s.opts.Version, s.opts.programs["sandbox-node"], nodetools.Names())
 }
 
 // nodeObject returns what a kubelet that joined with kubeadm registers.

@@ -77,13 +77,28 @@ func TestStartNamesWhatIsMissing(t *testing.T) {
 	require.ErrorContains(t, err, "is not empty")
 }
 
+// Programs that somebody has already come first; what their folder lacks is taken from ours.
+func TestProgramsThatAreThereAlready(t *testing.T) {
+	ours, theirs := t.TempDir(), t.TempDir()
+	for _, name := range programNames {
+		require.NoError(t, os.WriteFile(filepath.Join(ours, name), nil, 0o700))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(theirs, "etcd"), nil, 0o700))
+	t.Setenv("EBB_BIN", ours)
+	t.Setenv("EBB_SANDBOX_BIN", theirs)
+	programs, err := findPrograms("")
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(theirs, "etcd"), programs["etcd"])
+	require.Equal(t, filepath.Join(ours, "sandbox-node"), programs["sandbox-node"])
+}
+
 // A program that ends during the start fails it with the end of its log, and the others are ended.
 func TestStartShowsTheLog(t *testing.T) {
-	programs, err := findBinaries("")
+	programs, err := findPrograms("")
 	require.NoError(t, err)
 	bin := t.TempDir()
-	for _, name := range binaries {
-		require.NoError(t, os.Symlink(filepath.Join(programs, name), filepath.Join(bin, name)))
+	for name, path := range programs {
+		require.NoError(t, os.Symlink(path, filepath.Join(bin, name)))
 	}
 	require.NoError(t, os.Remove(filepath.Join(bin, "kube-apiserver")))
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "kube-apiserver"), []byte("#!/bin/sh\necho the flag is unknown >&2\nexit 3\n"), 0o700))

@@ -24,13 +24,13 @@ import (
 	"ebb/internal/wait"
 )
 
-// startTimeout bounds a start; it takes about 4 seconds on two idle cores.
-const startTimeout = 2 * time.Minute
+// startTimeout bounds a start; it takes about 4 seconds on two idle cores, a minute on busy ones.
+const startTimeout = 3 * time.Minute
 
 // Options of a sandbox.
 type Options struct {
 	Dir            string        // holds everything; must be empty or missing
-	BinDir         string        // programs of the sandbox; empty = EBB_BIN, else .bin found by itself
+	BinDir         string        // programs of the sandbox; empty = see findPrograms
 	Version        string        // of the nodes, default 1.36.3
 	ControlPlanes  int           // default 1; they share one kube-apiserver
 	Workers        int           // default 3
@@ -38,6 +38,8 @@ type Options struct {
 	PodDeleteDelay time.Duration // from a pod's deletion until it is gone
 	ScriptDelay    time.Duration // how long a kubeadm upgrade takes
 	Log            *zap.Logger   // nil = silent
+
+	programs map[string]string // path by name
 }
 
 // complete sets defaults, makes the directories and finds the programs.
@@ -59,7 +61,7 @@ func (o *Options) complete() error {
 	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return err
 	}
-	if o.BinDir, err = findBinaries(o.BinDir); err != nil {
+	if o.programs, err = findPrograms(o.BinDir); err != nil {
 		return err
 	}
 	for _, dir := range []string{"logs", "ssh", "nodes"} {

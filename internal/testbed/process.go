@@ -23,9 +23,10 @@ type Process struct {
 	done chan struct{}
 }
 
-// Binary returns the path of one of Ebb's own binaries: in EBB_BIN, or beside the running one.
+// Binary returns the path of a program: of the sandbox in EBB_SANDBOX_BIN, of Ebb in EBB_BIN,
+// of either beside the running one.
 func Binary(name string) (string, error) {
-	dirs := []string{os.Getenv("EBB_BIN")}
+	dirs := []string{os.Getenv("EBB_SANDBOX_BIN"), os.Getenv("EBB_BIN")}
 	if self, err := os.Executable(); err == nil {
 		dirs = append(dirs, filepath.Dir(self))
 	}
@@ -38,7 +39,7 @@ func Binary(name string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%s is not in %v: run make build", name, dirs)
+	return "", fmt.Errorf("%s is not in %v: run make build tools", name, dirs)
 }
 
 // StartProcess starts a process that dies with this one; its output is appended to

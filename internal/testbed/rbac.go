@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os/exec"
 
 	authentication "k8s.io/api/authentication/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,14 +21,8 @@ const tokenLifetime = int64(24 * 60 * 60)
 // WriteKubeconfig gives a service account of Ebb the rights of a manifest of
 // deployments/ in a sandbox, and no others, and writes a kubeconfig for it to path.
 func WriteKubeconfig(ctx context.Context, box *sandbox.Sandbox, account string, manifest []byte, path string) error {
-	kubectl, err := Binary("kubectl")
-	if err != nil {
-		return err
-	}
-	apply := exec.CommandContext(ctx, kubectl, "--kubeconfig", box.Kubeconfig(), "apply", "-f", "-") // #nosec G204 -- our own binary
-	apply.Stdin = bytes.NewReader(bytes.Join([][]byte{deployments.Namespace, manifest}, []byte("\n---\n")))
-	if out, err := apply.CombinedOutput(); err != nil {
-		return fmt.Errorf("apply the rights of %s: %w: %s", account, err, out)
+	if err := box.Apply(ctx, bytes.Join([][]byte{deployments.Namespace, manifest}, []byte("\n---\n"))); err != nil {
+		return fmt.Errorf("the rights of %s: %w", account, err)
 	}
 	seconds := tokenLifetime
 	token, err := box.Client().CoreV1().ServiceAccounts(clusterstate.Namespace).CreateToken(ctx, account,

@@ -49,7 +49,7 @@ func TestCancelAgainEndsTheRollBack(t *testing.T) {
 	require.Equal(t, operation.LockHeld, end.Outcome.Lock)
 	require.Len(t, end.Outcome.NotUncordoned, 2)
 	for _, node := range leaving {
-		require.Contains(t, end.Message, node+" (given up, as the operation was cancelled again)")
+		require.Contains(t, end.Message, node+" (given up, as the operation was cancelled again")
 	}
 
 	restore()

@@ -107,10 +107,10 @@ func (l *Lab) programArtifacts() []artifact {
 	}
 	const etcd = "go.etcd.io/etcd/server/v3"
 	return []artifact{
-		l.goBuild("kubernetes-"+From, "tools/kubernetes", kubernetesFlags(From), l.Program(From)+"/", kubernetes...),
-		l.goBuild("kubernetes-"+To, "tools/lab/kubernetes", kubernetesFlags(To), l.Program(To)+"/", kubernetes...),
-		l.goBuild("etcd-of-"+From, "tools/etcd", "", l.Program(From, "etcd"), etcd),
-		l.goBuild("etcd-of-"+To, "tools/lab/etcd", "", l.Program(To, "etcd"), etcd),
+		l.goBuild("kubernetes-"+From, "tools/lab/previous", kubernetesFlags(From), l.Program(From)+"/", kubernetes...),
+		l.goBuild("kubernetes-"+To, "tools/sandbox", kubernetesFlags(To), l.Program(To)+"/", kubernetes...),
+		l.goBuild("etcd-of-"+From, "tools/lab/previous", "", l.Program(From, "etcd"), etcd),
+		l.goBuild("etcd-of-"+To, "tools/sandbox", "", l.Program(To, "etcd"), etcd),
 		l.goBuild("containerd", "tools/lab/containerd", "", l.Program()+"/", "github.com/containerd/containerd/v2/cmd/containerd",
 			"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/ctr"),
 		l.goBuild("cni-plugins", "tools/lab/cni", "", l.Program("cni")+"/", cni+"main/bridge", cni+"main/loopback", cni+"ipam/host-local", cni+"meta/portmap"),
@@ -143,9 +143,9 @@ func (l *Lab) goBuild(name, module, flags, output string, packages ...string) ar
 		if err := os.MkdirAll(filepath.Dir(output), 0o750); err != nil {
 			return err
 		}
-		args := append([]string{"build", "-trimpath", "-ldflags", strings.TrimSpace("-s -w " + flags), "-o", output}, packages...)
+		args := append([]string{"build", "-ldflags", strings.TrimSpace("-s -w " + flags), "-o", output}, packages...)
 		cmd := exec.CommandContext(ctx, "go", args...) // #nosec G204 -- the packages above
-		cmd.Dir, cmd.Env = dir, append(os.Environ(), "CGO_ENABLED=0")
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "CGO_ENABLED=0") // GOFLAGS is the Makefile's, so that nothing is compiled twice
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("go build in %s: %w: %s", module, err, ending(string(out)))
 		}

@@ -21,8 +21,8 @@ import (
 	"ebb/internal/wait"
 )
 
-// The two Kubernetes versions of the lab, without v: tools/kubernetes pins the
-// first, tools/lab/kubernetes the second.
+// The two Kubernetes versions of the lab, without v: tools/lab/previous pins the first,
+// tools/sandbox the second.
 const (
 	From = "1.36.3"
 	To   = "1.37.2"

@@ -1,10 +1,11 @@
 //go:build tools
 
-// Package kubernetes pins the Kubernetes release that the lab upgrades to; the
-// one it comes from is that of the sandbox, in tools/kubernetes.
-package kubernetes
+// Package previous pins the Kubernetes release that the lab upgrades from, and its etcd;
+// the one it upgrades to is that of the sandbox, in tools/sandbox.
+package previous
 
 import (
+	_ "go.etcd.io/etcd/server/v3"
 	_ "k8s.io/kubernetes/cmd/kube-apiserver"
 	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
 	_ "k8s.io/kubernetes/cmd/kube-proxy"
