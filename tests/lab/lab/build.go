@@ -144,7 +144,7 @@ func (l *Lab) goBuild(name, module, flags, output string, packages ...string) ar
 			return err
 		}
 		args := append([]string{"build", "-ldflags", strings.TrimSpace("-s -w " + flags), "-o", output}, packages...)
-		cmd := exec.CommandContext(ctx, "go", args...) // #nosec G204 -- the packages above
+		cmd := exec.CommandContext(ctx, "go", args...)                // #nosec G204 -- the packages above
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), "CGO_ENABLED=0") // GOFLAGS is the Makefile's, so that nothing is compiled twice
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("go build in %s: %w: %s", module, err, ending(string(out)))
