@@ -8,52 +8,48 @@ import (
 	"strconv"
 
 	"go.temporal.io/server/common/primitives"
+
+	"ebb/internal/freeport"
 )
 
 // servicePorts are the ports that the server's services listen on.
 type servicePorts map[primitives.ServiceName]int
 
 // choosePorts checks that the configured ports are free and chooses free ones for the
-// rest; it sets those of o, too. It listens on all of them until the last is chosen, so
-// that none is chosen twice, and then closes them for the server's own listeners.
+// rest; it sets those of o, too.
 func choosePorts(ctx context.Context, o *Options) (ports servicePorts, err error) {
-	var listeners []net.Listener
+	var held []net.Listener // until the others are chosen, so that they differ
 	defer func() {
-		for _, l := range listeners {
+		for _, l := range held {
 			err = errors.Join(err, l.Close())
 		}
 	}()
-	reserve := func(host string, wanted int, flag string) (int, error) {
-		var lc net.ListenConfig
-		l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(wanted)))
-		if err != nil {
-			return 0, portError(host, wanted, flag, err)
+	for flag, port := range map[string]int{"--port": o.Port, "--ui-port": o.UIPort} {
+		if port <= 0 {
+			continue
 		}
-		listeners = append(listeners, l)
-		return l.Addr().(*net.TCPAddr).Port, nil
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(o.Host, strconv.Itoa(port)))
+		if err != nil {
+			return nil, portError(o.Host, port, flag, err)
+		}
+		held = append(held, l)
 	}
-
-	if o.Port, err = reserve(o.Host, o.Port, "--port"); err != nil {
+	free, err := freeport.Find(ctx, "", 5)
+	if err != nil {
 		return nil, err
 	}
-	if o.UIPort != -1 {
-		if o.UIPort, err = reserve(o.Host, o.UIPort, "--ui-port"); err != nil {
-			return nil, err
-		}
+	if o.Port == 0 {
+		o.Port = free[0]
 	}
-	ports = servicePorts{primitives.FrontendService: o.Port}
-	for _, service := range []primitives.ServiceName{primitives.HistoryService, primitives.MatchingService, primitives.WorkerService} {
-		if ports[service], err = reserve("127.0.0.1", 0, ""); err != nil {
-			return nil, err
-		}
+	if o.UIPort == 0 {
+		o.UIPort = free[1]
 	}
-	return ports, nil
+	return servicePorts{
+		primitives.FrontendService: o.Port, primitives.HistoryService: free[2], primitives.MatchingService: free[3], primitives.WorkerService: free[4],
+	}, nil
 }
 
 func portError(host string, wanted int, flag string, err error) error {
-	if wanted == 0 {
-		return fmt.Errorf("find a free port on %s: %w", host, err)
-	}
 	return fmt.Errorf("port %d on %s cannot be used (%w): is another `ebb dev` or Temporal running? Stop it, or choose another port with %s", wanted, host, err, flag)
 }
 

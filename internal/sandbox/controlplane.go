@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"ebb/internal/freeport"
 	"ebb/internal/sandbox/nodedir"
 	"ebb/internal/wait"
 )
@@ -59,7 +60,7 @@ func (c *controlPlane) adminKubeconfig() string { return c.path("kubeconfig") }
 
 // start runs the control plane until the kube-apiserver is ready.
 func (c *controlPlane) start(ctx context.Context) error {
-	ports, err := freePorts(ctx, 3)
+	ports, err := freeport.Find(ctx, loopback, 3)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"ebb/internal/freeport"
 	"ebb/internal/sandbox/nodedir"
 	"ebb/internal/sandbox/nodetools"
 )
@@ -38,7 +39,7 @@ func (s *Sandbox) addMachines(ctx context.Context) error {
 	for i := range s.opts.Workers {
 		s.nodeNames = append(s.nodeNames, fmt.Sprintf("w%d", i+1))
 	}
-	ports, err := freePorts(ctx, len(s.nodeNames))
+	ports, err := freeport.Find(ctx, loopback, len(s.nodeNames))
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 
 	"go.uber.org/zap"
@@ -83,7 +84,7 @@ func (s *sshServer) open(ctx context.Context) error {
 	if s.listener != nil {
 		return nil
 	}
-	l, err := listen(ctx, s.port)
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(loopback, strconv.Itoa(s.port)))
 	if err != nil {
 		return fmt.Errorf("listen for SSH: %w", err)
 	}

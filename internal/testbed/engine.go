@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 
 	"ebb/internal/embedded"
 	"ebb/internal/engine"
+	"ebb/internal/freeport"
 	"ebb/internal/ops"
 )
 
@@ -57,9 +57,11 @@ func (b *Bed) startProcess(ctx context.Context) error {
 		return err
 	}
 	if b.address == "" {
-		if b.address, err = FreeAddress(ctx); err != nil {
+		port, err := freeport.One(ctx, "127.0.0.1")
+		if err != nil {
 			return err
 		}
+		b.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	}
 	port, err := portOf(b.address)
 	if err != nil {
@@ -113,25 +115,6 @@ func (b *Bed) endEngine() error {
 		return b.engine.Stop()
 	}
 	return nil
-}
-
-// The engine's port is taken from below the range that systems use for outgoing
-// connections, so that nobody is given it while the engine is away.
-const (
-	firstPort = 12000
-	lastPort  = 20000
-)
-
-// FreeAddress returns a loopback address whose port nobody uses now.
-func FreeAddress(ctx context.Context) (string, error) {
-	for range 100 {
-		port := firstPort + rand.IntN(lastPort-firstPort) // #nosec G404 -- not a secret
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		if l, err := new(net.ListenConfig).Listen(ctx, "tcp", address); err == nil {
-			return address, l.Close()
-		}
-	}
-	return "", fmt.Errorf("no free loopback port between %d and %d", firstPort, lastPort)
 }
 
 func portOf(address string) (int, error) {

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -34,6 +35,7 @@ import (
 	"ebb/deployments"
 	"ebb/internal/api/auth"
 	"ebb/internal/embedded"
+	"ebb/internal/freeport"
 	"ebb/internal/sandbox"
 	"ebb/internal/testbed"
 )
@@ -169,9 +171,9 @@ gateway:
 // freeAddress returns a loopback address that nobody uses now, and that is kept for nobody else.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	address, err := testbed.FreeAddress(t.Context())
+	port, err := freeport.One(t.Context(), "127.0.0.1")
 	require.NoError(t, err)
-	return address
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }
 
 // start starts the process and returns when it accepts connections.

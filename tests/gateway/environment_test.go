@@ -31,6 +31,7 @@ import (
 	"ebb/internal/api/wire"
 	"ebb/internal/embedded"
 	"ebb/internal/engine"
+	"ebb/internal/freeport"
 	"ebb/internal/ops"
 	"ebb/internal/testbed"
 )
@@ -269,23 +270,11 @@ func (s *environment) eventually(what string, is func() bool) {
 	require.Eventually(s.t, is, time.Minute, 20*time.Millisecond, what)
 }
 
-// freePort returns a loopback port from below the range for outgoing connections, so
-// that nobody is given it while its gateway is away.
 func freePort(t *testing.T) int {
 	t.Helper()
-	for range 100 {
-		var dice [2]byte
-		_, err := rand.Read(dice[:])
-		require.NoError(t, err)
-		port := 20000 + (int(dice[0])<<8|int(dice[1]))%10000
-		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err == nil {
-			require.NoError(t, l.Close())
-			return port
-		}
-	}
-	t.Fatal("no free port")
-	return 0
+	port, err := freeport.One(t.Context(), "127.0.0.1")
+	require.NoError(t, err)
+	return port
 }
 
 // debianProgram returns the path of a program of a Debian package, which is installed when it

@@ -18,6 +18,7 @@ import (
 	"ebb/internal/clusterstate"
 	"ebb/internal/config"
 	"ebb/internal/engine"
+	"ebb/internal/freeport"
 	"ebb/internal/operation"
 	"ebb/internal/ops"
 	"ebb/internal/testbed"
@@ -27,7 +28,9 @@ import (
 // `ebb dev`, which is engine and worker at once, is killed in the middle of an
 // upgrade and started again on the same state directory.
 func TestDevKilledInTheMiddleOfAnUpgrade(t *testing.T) {
-	dir, port := t.TempDir(), freePort(t)
+	dir := t.TempDir()
+	port, err := freeport.One(t.Context(), "127.0.0.1")
+	require.NoError(t, err)
 	binary, err := testbed.Binary("ebb")
 	require.NoError(t, err)
 	dev := func() *testbed.Process {
@@ -131,13 +134,4 @@ func connect(t *testing.T, port int) ops.Client {
 		return true, nil
 	}))
 	return operations
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	port := l.Addr().(*net.TCPAddr).Port
-	require.NoError(t, l.Close())
-	return port
 }
