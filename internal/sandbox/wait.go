@@ -16,6 +16,9 @@ import (
 	"ebb/internal/wait"
 )
 
+// waitTimeout bounds each wait: what has not come after minutes does not come.
+const waitTimeout = 3 * time.Minute
+
 // watchPause is the time between two watches when the API server does not answer.
 const watchPause = 200 * time.Millisecond
 
@@ -28,6 +31,8 @@ type getWatcher[T any] interface {
 // waitFor watches one object until the condition holds. A broken watch is made
 // again; an error of ended, which says that a program of the sandbox is gone, ends it.
 func waitFor[T runtime.Object](ctx context.Context, ended func() error, api getWatcher[T], name string, condition func(T) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
+	defer cancel()
 	var last error
 	for {
 		done, err := watchOnce(ctx, api, name, condition)

@@ -140,10 +140,10 @@ func Ran(node, command string, times int) Check {
 }
 
 // AllAvailable checks that every replica of every Deployment in the default namespace
-// becomes available within a minute.
+// becomes available within three minutes.
 func AllAvailable() Check {
 	return func(ctx context.Context, b *Bed) error {
-		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		missing := "the deployments could not be read"
 		err := Poll(ctx, func() (bool, error) {

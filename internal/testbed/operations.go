@@ -14,13 +14,13 @@ import (
 	"ebb/internal/sandbox"
 )
 
-// operationTimeout bounds how long an operation may take to meet a condition.
-const operationTimeout = time.Minute
+// patience bounds how long a condition may take to come true, also on a busy machine.
+const patience = 3 * time.Minute
 
-// WaitForOperation waits until an operation meets a condition, for at most a minute.
+// WaitForOperation waits until an operation meets a condition, for at most three minutes.
 // It is an error when the operation ends before.
 func WaitForOperation(ctx context.Context, operations ops.Client, id string, condition func(ops.Operation) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return Poll(ctx, func() (bool, error) {
 		op, err := operations.Get(ctx, id)
