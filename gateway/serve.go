@@ -39,7 +39,7 @@ func (g *gateway) serve(ctx context.Context) error {
 	api := server.New(server.Options{
 		Operations: ops.NewTemporal(client, namespace), Clusters: forecast.NewLocal(registry, g.clusters),
 		Auth: auth, Log: g.log, Version: version, Grace: g.settings.GracePeriod.D(),
-		PerSecond: g.settings.RateLimit.PerSecond, Burst: g.settings.RateLimit.Burst, MaxStreams: g.settings.MaxStreams,
+		PerSecond: g.settings.RateLimit.PerSecond, Burst: g.settings.RateLimit.Burst, MaxStreams: g.settings.MaxStreams, MaxStreamsPerPrincipal: g.settings.MaxStreamsPerPrincipal,
 		Collectors: xds.collectors(),
 	})
 	g.log.Info("serving", zap.Stringer("address", listener.Addr()), zap.Bool("tls", g.settings.TLS.CertificateFile != ""), zap.String("version", version))

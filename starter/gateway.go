@@ -1,10 +1,8 @@
 package main
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -52,7 +50,7 @@ func (a *app) through() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.New(client.Options{URL: a.gateway.url, Token: token, HTTPClient: trust, RetryTimeout: a.gateway.retry, Notify: a.notice})
+	return client.New(client.Options{URL: a.gateway.url, Token: token, RootCAs: trust, RetryTimeout: a.gateway.retry, Notify: a.notice})
 }
 
 func (g *gatewayFlags) token() (string, error) {
@@ -70,7 +68,9 @@ func (g *gatewayFlags) token() (string, error) {
 	return token, nil
 }
 
-func (g *gatewayFlags) trust() (*http.Client, error) {
+// trust returns the certificates that the gateway's is checked against, nil = those of
+// the system.
+func (g *gatewayFlags) trust() (*x509.CertPool, error) {
 	if g.caFile == "" {
 		return nil, nil //nolint:nilnil // the system's is what nil stands for
 	}
@@ -82,6 +82,5 @@ func (g *gatewayFlags) trust() (*http.Client, error) {
 	if !roots.AppendCertsFromPEM(data) {
 		return nil, fmt.Errorf("%s holds no certificate in PEM", g.caFile)
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true}
-	return &http.Client{Transport: transport}, nil
+	return roots, nil
 }

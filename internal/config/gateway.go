@@ -19,7 +19,9 @@ type Gateway struct {
 	GracePeriod Duration  `yaml:"gracePeriod,omitempty"` // default 60s, from a SIGTERM to the end of the process
 	RateLimit   RateLimit `yaml:"rateLimit,omitempty"`
 	MaxStreams  int       `yaml:"maxStreams,omitempty"` // default 1000 event streams and waits at once
-	Endpoints   Endpoints `yaml:"endpoints,omitempty"`
+	// MaxStreamsPerPrincipal is how many of them one principal may have; default half.
+	MaxStreamsPerPrincipal int       `yaml:"maxStreamsPerPrincipal,omitempty"`
+	Endpoints              Endpoints `yaml:"endpoints,omitempty"`
 }
 
 // Endpoints are the settings of the xDS server that tells Envoy and gRPC clients the
@@ -78,6 +80,7 @@ func (g Gateway) WithDefaults() Gateway {
 	setDefault(&g.RateLimit.PerSecond, 50)
 	setDefault(&g.RateLimit.Burst, 300)
 	setDefault(&g.MaxStreams, 1000)
+	setDefault(&g.MaxStreamsPerPrincipal, max(1, g.MaxStreams/2))
 	return g
 }
 
@@ -102,6 +105,7 @@ func (g *Gateway) validate(v validator) {
 	limit.atLeast("perSecond", int64(g.RateLimit.PerSecond), 1)
 	limit.atLeast("burst", int64(g.RateLimit.Burst), 1)
 	v.atLeast("maxStreams", int64(g.MaxStreams), 1)
+	v.atLeast("maxStreamsPerPrincipal", int64(g.MaxStreamsPerPrincipal), 1)
 	g.Endpoints.validate(v.child("endpoints"), g.TLS)
 }
 

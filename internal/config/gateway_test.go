@@ -18,7 +18,7 @@ func TestGatewayNeedsNoClusters(t *testing.T) {
 		Listen: DefaultListen, TokensFile: filepath.Join(filepath.Dir(path), "tokens.yaml"),
 		TLS:  TLS{CertificateFile: "/home/me/c.pem", KeyFile: "/k.pem"},
 		OIDC: OIDC{UsernameClaim: "sub"}, GracePeriod: Duration(20 * time.Second),
-		RateLimit: RateLimit{PerSecond: 50, Burst: 300}, MaxStreams: 1000,
+		RateLimit: RateLimit{PerSecond: 50, Burst: 300}, MaxStreams: 1000, MaxStreamsPerPrincipal: 500,
 	}, cfg.Gateway)
 }
 
@@ -61,7 +61,7 @@ gateway:
 		"line 15: gateway.rateLimit.perSecond: must be 1 or more, not -1",
 		"line 15: gateway.rateLimit.burst: must be 1 or more, not -1",
 		"line 16: gateway.maxStreams: must be 1 or more, not -1",
-		"line 17: gateway.port: unknown key; known here: listen, tls, tokensFile, oidc, gracePeriod, rateLimit, maxStreams, endpoints",
+		"line 17: gateway.port: unknown key; known here: listen, tls, tokensFile, oidc, gracePeriod, rateLimit, maxStreams, maxStreamsPerPrincipal, endpoints",
 		"line 18: gateway.endpoints.clients: at least one is required with clientCAFile: without it no certificate may ask for anything",
 		"line 19: gateway.endpoints.listen: must be host:port, such as 127.0.0.1:8471 or :8471",
 		"line 20: gateway.endpoints.clientCAFile: needs gateway.tls: clients show no certificate to a server that has none",

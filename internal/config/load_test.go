@@ -49,7 +49,7 @@ func TestLoadFillsDefaults(t *testing.T) {
 		},
 	}}, Gateway: Gateway{
 		Listen: "127.0.0.1:8470", OIDC: OIDC{UsernameClaim: "sub"}, GracePeriod: Duration(time.Minute),
-		RateLimit: RateLimit{PerSecond: 50, Burst: 300}, MaxStreams: 1000,
+		RateLimit: RateLimit{PerSecond: 50, Burst: 300}, MaxStreams: 1000, MaxStreamsPerPrincipal: 500,
 	}}, cfg)
 }
 

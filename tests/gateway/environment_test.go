@@ -3,12 +3,19 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -112,6 +119,7 @@ type gateway struct {
 	engine  string
 	config  string
 	process *testbed.Process
+	roots   *x509.CertPool // its certificate is checked against them; nil = it has no TLS
 }
 
 // newGateway does not start it yet. settings are lines of the section gateway.
@@ -121,7 +129,42 @@ func (s *environment) newGateway(name, settings string) *gateway {
 }
 
 func (g *gateway) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(g.port)) }
-func (g *gateway) url() string     { return "http://" + g.address() }
+func (g *gateway) url() string     { return g.scheme() + "://" + g.address() }
+func (g *gateway) scheme() string {
+	if g.roots != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// newSecureGateway is newGateway with TLS, and so with HTTP/2. caFile names the
+// certificate for clients.
+func (s *environment) newSecureGateway(name, settings string) (g *gateway, caFile string) {
+	s.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(s.t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	data, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(s.t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(s.t, err)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: data})
+	caFile = s.path(name + ".crt")
+	require.NoError(s.t, os.WriteFile(caFile, certificate, 0o600))
+	require.NoError(s.t, os.WriteFile(s.path(name+".key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+	g = s.newGateway(name, fmt.Sprintf("  tls: {certificateFile: %s.crt, keyFile: %s.key}\n%s", name, name, settings))
+	g.roots = x509.NewCertPool()
+	require.True(s.t, g.roots.AppendCertsFromPEM(certificate))
+	return g, caFile
+}
+
+// httpClient returns a client with connections of its own, which ends each after use.
+func (g *gateway) httpClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: g.roots, MinVersion: tls.VersionTLS12}}}
+}
 
 // start starts the process and returns when it serves.
 func (g *gateway) start() {
@@ -167,7 +210,7 @@ func (g *gateway) waitReady(status int) {
 			return false, fmt.Errorf("%s has ended with code %d", g.name, g.process.ExitCode())
 		default:
 		}
-		a, err := send(ctx, http.DefaultClient, http.MethodGet, g.url()+"/readyz", "", nil)
+		a, err := send(ctx, g.httpClient(), http.MethodGet, g.url()+"/readyz", "", nil)
 		return err == nil && a.status == status, nil
 	})
 	require.NoError(g.t, err, "/readyz %d", status)
@@ -218,7 +261,7 @@ func (s *environment) header(who string, more ...string) http.Header {
 // do sends a request to the gateway, once, and expects an answer.
 func (g *gateway) do(who, method, path, body string, more ...string) response {
 	g.t.Helper()
-	a, err := send(g.t.Context(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, method, g.url()+path, body, g.header(who, more...))
+	a, err := send(g.t.Context(), g.httpClient(), method, g.url()+path, body, g.header(who, more...))
 	require.NoError(g.t, err, "%s %s", method, path)
 	return a
 }

@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"net"
-	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -29,7 +28,7 @@ func TestHerdDoesNotComeBackInStep(t *testing.T) {
 	var all sync.WaitGroup
 	defer func() { stop(); all.Wait() }()
 	for range clients {
-		c, err := client.New(client.Options{URL: g.url(), Token: s.tokens["vera"], HTTPClient: &http.Client{Transport: &http.Transport{}}})
+		c, err := client.New(client.Options{URL: g.url(), Token: s.tokens["vera"]})
 		require.NoError(t, err)
 		all.Go(func() { _ = c.Events(ctx, p.id, ops.EventFilter{Follow: true}, func(ops.Event) error { return nil }) })
 	}

@@ -4,6 +4,7 @@ package client
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	mathrand "math/rand/v2"
 	"net/http"
@@ -25,11 +26,11 @@ var (
 
 // Options configure a client. Only URL is required.
 type Options struct {
-	URL          string        // https://…; with a token, http only to loopback
-	Token        string        // sent as a bearer token; never printed
-	HTTPClient   *http.Client  // for its TLS roots; nil = those of the system
-	RetryTimeout time.Duration // for how long an unavailable gateway is retried; 0 = 10 minutes
-	Notify       func(string)  // called with one line for the user when retries begin and when they have succeeded; may be nil
+	URL          string         // https://…; with a token, http only to loopback
+	Token        string         // sent as a bearer token; never printed
+	RootCAs      *x509.CertPool // the gateway's certificate is checked against them; nil = those of the system
+	RetryTimeout time.Duration  // for how long an unavailable gateway is retried; 0 = 10 minutes
+	Notify       func(string)   // called with one line for the user when retries begin and when they have succeeded; may be nil
 }
 
 const (
@@ -64,11 +65,10 @@ func New(o Options) (*Client, error) {
 	case base.Scheme == "http" && o.Token != "" && !config.IsLoopback(base.Hostname()):
 		return nil, fmt.Errorf("gateway %s: a token is not sent in the clear over a network; use https", o.URL)
 	}
-	c := &Client{base: base, token: o.Token, http: o.HTTPClient, notify: o.Notify, now: time.Now, sleep: wait.Sleep}
-	if c.http == nil {
-		c.http = &http.Client{}
-	}
-	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the token must not be sent to another host
+	c := &Client{base: base, token: o.Token, http: &http.Client{
+		Transport:     newTransport(o.RootCAs),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token must not be sent to another host
+	}, notify: o.Notify, now: time.Now, sleep: wait.Sleep}
 	if c.notify == nil {
 		c.notify = func(string) {}
 	}
@@ -93,7 +93,7 @@ func (c *Client) do(ctx context.Context, req request, into any) (status int, rep
 		if res != nil {
 			_ = res.Body.Close() // attempt has read it
 		}
-		result := classify(a)
+		result := classify(a, c.seenGateway.Load())
 		if result == final {
 			c.reportRecovery(&state, c.now())
 			return a.status, repeated, c.responseError(a)
@@ -117,28 +117,34 @@ func (c *Client) waitToRetry(ctx context.Context, state *retryState, req request
 	case !req.retryable():
 		return fmt.Errorf("gateway %s: %s; the request may have been done and is not repeated, as it has no %s", c.base.Redacted(), c.describe(a), wire.HeaderIdempotencyKey)
 	}
-	if result == unavailable {
+	if result == unavailable || a.problem != nil {
 		c.seenGateway.Store(true)
 	}
-	state.gatewayKnown = state.gatewayKnown || c.seenGateway.Load() && a.err != nil
 	now := c.now()
-	pause, ok := state.nextBackoff(c.retry, now, result, retryAfter(a.header, now))
+	pause, ok := state.nextBackoff(c.retry, now, retryAfter(a.header, now), c.seenGateway.Load())
 	if !ok {
 		return fmt.Errorf("gave up after %s: gateway %s: %s; operations go on without it: try again later, or raise --retry-timeout",
 			now.Sub(state.startedAt).Round(time.Second), c.base.Redacted(), c.describe(a))
 	}
 	if !state.notified {
 		state.notified = true
-		if req.resuming {
-			c.notify("log stream interrupted by a server restart, resuming…")
-		} else {
-			c.notify("API server is restarting, retrying… (Ctrl-C to stop)")
-		}
+		c.notify(retryNotice(req, result))
 	}
 	if c.sleep(ctx, pause) != nil {
 		return context.Cause(ctx)
 	}
 	return nil
+}
+
+// retryNotice returns what the user is told when retries begin.
+func retryNotice(req request, result outcome) string {
+	switch {
+	case result == limited:
+		return "API server takes no more requests from here for now, retrying… (Ctrl-C to stop)"
+	case req.resuming:
+		return "log stream interrupted by a server restart, resuming…"
+	}
+	return "API server is restarting, retrying… (Ctrl-C to stop)"
 }
 
 // reportRecovery resets the retry state after a success, and tells the user if they

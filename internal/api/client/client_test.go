@@ -35,7 +35,7 @@ func newCaller(t *testing.T, url, token string) *caller {
 	t.Helper()
 	c := &caller{clock: time.Unix(0, 0)}
 	var err error
-	c.Client, err = New(Options{URL: url, Token: token, HTTPClient: &http.Client{Transport: &http.Transport{}}, Notify: func(text string) {
+	c.Client, err = New(Options{URL: url, Token: token, Notify: func(text string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.notices = append(c.notices, text)
@@ -137,6 +137,9 @@ func TestClientGivesUp(t *testing.T) {
 	html, _ := script(t, badGateway)
 	leaving, _ := script(t, drains)
 	known, _ := script(t, anOp, cuts)
+	rolled, _ := script(t, anOp, answers(503, "text/html", "<html>503 Service Unavailable</html>"))
+	busy, _ := script(t, refuses(429, wire.CodeRate, "vera sends more than 50 requests a second"))
+	busyProxy, _ := script(t, answers(429, "text/html", "<html>429 Too Many Requests</html>"))
 	for name, c := range map[string]struct {
 		url         string
 		least, most time.Duration
@@ -146,10 +149,13 @@ func TestClientGivesUp(t *testing.T) {
 		"an address where nobody listens":    {"http://" + refused.Addr().String(), 30 * time.Second, time.Minute, "connection refused"},
 		"a server that drains for ever":      {leaving, 9 * time.Minute, 10 * time.Minute, "this server is being replaced"},
 		"a server that was there and is not": {known, 9 * time.Minute, 10 * time.Minute, "EOF"},
+		"a proxy whose server was there":     {rolled, 9 * time.Minute, 10 * time.Minute, "a proxy answers 503 Service Unavailable"},
+		"a gateway that is asked too often":  {busy, 9 * time.Minute, 10 * time.Minute, "vera sends more than 50 requests a second (429"},
+		"a proxy that is asked too often":    {busyProxy, 30 * time.Second, time.Minute, "it answers 429 Too Many Requests"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			caller := newCaller(t, c.url, "")
-			if c.url == known {
+			if c.url == known || c.url == rolled {
 				_, err := caller.Get(t.Context(), "op-1")
 				require.NoError(t, err)
 			}
@@ -164,13 +170,56 @@ func TestClientGivesUp(t *testing.T) {
 	}
 }
 
+// A rate limit is waited out, for as long as the gateway says.
+func TestRateLimitIsWaitedFor(t *testing.T) {
+	busy := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Retry-After", "7")
+		refuses(http.StatusTooManyRequests, wire.CodeRate, "too many requests")(w, r)
+	}
+	url, requests := script(t, busy, busy, anOp)
+	c := newCaller(t, url, "")
+	_, err := c.Get(t.Context(), "op-1")
+	require.NoError(t, err)
+	require.EqualValues(t, 3, requests.Load())
+	require.Len(t, c.waits, 2)
+	for _, w := range c.waits {
+		require.GreaterOrEqual(t, w, 7*time.Second)
+	}
+	require.Equal(t, "API server takes no more requests from here for now, retrying… (Ctrl-C to stop)", c.notices[0])
+
+	url, requests = script(t, busy, streams(event(1, "first"), `{"type":"end","after":"1"}`, ""))
+	require.NoError(t, newCaller(t, url, "").Events(t.Context(), "op-1", ops.EventFilter{Follow: true}, func(ops.Event) error { return nil }))
+	require.EqualValues(t, 2, requests.Load(), "a limit of streams as well")
+}
+
+// A name that is gone is that of a gateway which is away, when it has answered there;
+// one that never answered was misspelt.
+func TestNameThatIsGone(t *testing.T) {
+	url, _ := script(t, anOp)
+	c := newCaller(t, url, "")
+	var gone atomic.Bool
+	c.http.Transport.(*http.Transport).DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if gone.Load() {
+			return nil, &net.OpError{Op: "dial", Net: network, Err: &net.DNSError{Err: "no such host", Name: "ebb.example.com", IsNotFound: true}}
+		}
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+	_, err := c.Get(t.Context(), "op-1")
+	require.NoError(t, err)
+	gone.Store(true)
+	c.http.CloseIdleConnections()
+	c.paused = func(n int) { gone.Store(n < 5) }
+	_, err = c.Get(t.Context(), "op-1")
+	require.NoError(t, err)
+	require.Len(t, c.waits, 5)
+}
+
 func TestWhatCannotHelpIsNotRepeated(t *testing.T) {
 	for says, handler := range map[string]http.HandlerFunc{
 		"it redirects to /login":     func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
 		"is not an Ebb gateway":      answers(404, "text/html", "<html>"),
 		"not an Ebb gateway's":       answers(200, "text/html", "<html>"),
 		"cannot be read":             answers(200, wire.ContentTypeJSON, "{"),
-		"too many requests (429":     refuses(429, wire.CodeRate, "too many requests"),
 		"you may not (403":           refuses(403, wire.CodeForbidden, "you may not"),
 		"the engine has failed (502": refuses(502, wire.CodeEngine, "the engine has failed"),
 	} {
@@ -214,7 +263,7 @@ func TestHerdIsSpread(t *testing.T) {
 			var o retryState
 			at := time.Unix(0, 0)
 			for range try + 1 {
-				wait, ok := o.nextBackoff(c.retry, at, unavailable, time.Second)
+				wait, ok := o.nextBackoff(c.retry, at, time.Second, true)
 				require.True(t, ok)
 				at = at.Add(wait)
 			}

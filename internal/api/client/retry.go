@@ -20,6 +20,7 @@ type outcome int
 const (
 	final       outcome = iota // a gateway has answered, with success or an error
 	unavailable                // a gateway answers 503: it drains, or its engine does not answer
+	limited                    // 429: too many requests or streams of this caller
 	noResponse                 // the connection failed, or a proxy answers without a gateway behind it
 	permanent                  // a retry cannot help
 )
@@ -33,14 +34,16 @@ type attempt struct {
 	err     error         // no response, or an incomplete one
 }
 
-// classify returns the outcome of an attempt. It does not look at whether the request
-// may be repeated.
-func classify(a attempt) outcome {
+// classify returns the outcome of an attempt. seenGateway says that a gateway has
+// answered at this URL before. It does not look at whether the request may be repeated.
+func classify(a attempt, seenGateway bool) outcome {
 	switch {
-	case a.err != nil && isPermanent(a.err):
+	case a.err != nil && isPermanent(a.err, seenGateway):
 		return permanent
 	case a.err != nil:
 		return noResponse
+	case a.status == http.StatusTooManyRequests: // of a gateway, or of a proxy before it
+		return limited
 	case a.problem != nil && a.status == http.StatusServiceUnavailable:
 		return unavailable
 	case a.problem != nil:
@@ -54,8 +57,9 @@ func classify(a attempt) outcome {
 }
 
 // isPermanent reports whether every further attempt would fail with the same error,
-// such as an unknown host or an untrusted certificate.
-func isPermanent(err error) bool {
+// such as an untrusted certificate. An unknown host is one that was misspelt, unless a
+// gateway has answered there: then its name is gone with it, as in a cluster's DNS.
+func isPermanent(err error, seenGateway bool) bool {
 	var (
 		name        *net.DNSError
 		certificate *tls.CertificateVerificationError
@@ -64,7 +68,7 @@ func isPermanent(err error) bool {
 		record      tls.RecordHeaderError
 		stray       *notGatewayError
 	)
-	return errors.As(err, &name) && name.IsNotFound || errors.As(err, &certificate) || errors.As(err, &unknown) ||
+	return errors.As(err, &name) && name.IsNotFound && !seenGateway || errors.As(err, &certificate) || errors.As(err, &unknown) ||
 		errors.As(err, &host) || errors.As(err, &record) || errors.As(err, &stray) || errors.Is(err, context.Canceled)
 }
 
@@ -87,20 +91,19 @@ type retryPolicy struct {
 // retryState is the state of the retries since the last success. The zero value means
 // no attempt has failed.
 type retryState struct {
-	startedAt    time.Time
-	attempts     int
-	gatewayKnown bool // a gateway has answered at this URL, be it with 503
-	notified     bool // whether the user was told
+	startedAt time.Time
+	attempts  int
+	notified  bool // whether the user was told
 }
 
 // nextBackoff records a failed attempt and returns how long to wait before the next; ok
-// is false if that would exceed the timeout. The wait grows exponentially with jitter,
+// is false if that would exceed the timeout, which depends on whether a gateway has
+// answered at this URL, be it with 503. The wait grows exponentially with jitter,
 // and is never shorter than the server asked for in retryAfter.
-func (s *retryState) nextBackoff(p retryPolicy, now time.Time, result outcome, retryAfter time.Duration) (wait time.Duration, ok bool) {
+func (s *retryState) nextBackoff(p retryPolicy, now time.Time, retryAfter time.Duration, seenGateway bool) (wait time.Duration, ok bool) {
 	if s.startedAt.IsZero() {
 		s.startedAt = now
 	}
-	s.gatewayKnown = s.gatewayKnown || result == unavailable
 	step := float64(initialBackoff)
 	for range min(s.attempts, 20) {
 		step *= backoffFactor
@@ -111,12 +114,12 @@ func (s *retryState) nextBackoff(p retryPolicy, now time.Time, result outcome, r
 		wait = max(wait, time.Duration(float64(retryAfter)*(1+jitter*p.random())))
 	}
 	wait = max(wait, minBackoff)
-	return wait, now.Add(wait).Sub(s.startedAt) <= s.timeout(p)
+	return wait, now.Add(wait).Sub(s.startedAt) <= p.patience(seenGateway)
 }
 
-// timeout returns the timeout that applies to this gateway.
-func (s *retryState) timeout(p retryPolicy) time.Duration {
-	if s.gatewayKnown {
+// patience returns for how long a gateway is retried.
+func (p retryPolicy) patience(seenGateway bool) time.Duration {
+	if seenGateway {
 		return p.timeout
 	}
 	return min(p.unknownTimeout, p.timeout)

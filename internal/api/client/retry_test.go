@@ -32,7 +32,8 @@ func TestClassify(t *testing.T) {
 		"an engine that has failed":         {attempt{status: 502, header: json, problem: problem(wire.CodeEngine)}, final},
 		"a fault of the gateway":            {attempt{status: 500, header: json, problem: problem(wire.CodeInternal)}, final},
 		"a bad request":                     {attempt{status: 400, header: json, problem: problem(wire.CodeBadRequest)}, final},
-		"too many requests":                 {attempt{status: 429, header: json, problem: problem(wire.CodeRate)}, final},
+		"too many requests":                 {attempt{status: 429, header: json, problem: problem(wire.CodeRate)}, limited},
+		"too many requests for a proxy":     {attempt{status: 429, header: html}, limited},
 		"a proxy's 502":                     {attempt{status: 502, header: html}, noResponse},
 		"a proxy's 503":                     {attempt{status: 503, header: html}, noResponse},
 		"a proxy's 504":                     {attempt{status: 504, header: http.Header{}}, noResponse},
@@ -51,8 +52,12 @@ func TestClassify(t *testing.T) {
 		"a server that says nothing at all": {attempt{err: errResponseTimeout}, noResponse},
 		"a user who has enough":             {attempt{err: context.Canceled}, permanent},
 	} {
-		require.Equal(t, c.want, classify(c.reply), name)
+		require.Equal(t, c.want, classify(c.reply, false), name)
+		if name != "a name that is not there" {
+			require.Equal(t, c.want, classify(c.reply, true), name)
+		}
 	}
+	require.Equal(t, noResponse, classify(attempt{err: &net.DNSError{IsNotFound: true}}, true), "a name that was there")
 }
 
 func TestOnlyWhatIsSafeIsRepeated(t *testing.T) {
@@ -68,7 +73,7 @@ func TestWaitsGrowAndAreSpread(t *testing.T) {
 		var o retryState
 		want, now := time.Second, epoch
 		for range 20 {
-			wait, ok := o.nextBackoff(p, now, noResponse, 0)
+			wait, ok := o.nextBackoff(p, now, 0, true)
 			require.True(t, ok)
 			require.InDelta(t, float64(want)*(1+jitter*(2*dice-1)), float64(wait), float64(time.Millisecond))
 			want = min(time.Duration(float64(want)*backoffFactor), maxBackoff)
@@ -81,11 +86,11 @@ func TestRetryAfterIsTheLeast(t *testing.T) {
 	p := retryPolicy{timeout: time.Hour, unknownTimeout: time.Hour, random: rand.Float64}
 	for range 100 {
 		var o retryState
-		wait, _ := o.nextBackoff(p, time.Unix(0, 0), unavailable, 5*time.Second)
+		wait, _ := o.nextBackoff(p, time.Unix(0, 0), 5*time.Second, true)
 		require.GreaterOrEqual(t, wait, 5*time.Second)
 		require.LessOrEqual(t, wait, 7*time.Second)
 		var none retryState
-		wait, _ = none.nextBackoff(p, time.Unix(0, 0), unavailable, 0)
+		wait, _ = none.nextBackoff(p, time.Unix(0, 0), 0, true)
 		require.GreaterOrEqual(t, wait, minBackoff, "also when the server would have it at once")
 	}
 	now := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
@@ -99,10 +104,11 @@ func TestRetryAfterIsTheLeast(t *testing.T) {
 
 func TestPatienceEnds(t *testing.T) {
 	p := retryPolicy{timeout: 10 * time.Minute, unknownTimeout: time.Minute, random: func() float64 { return 0.5 }}
-	lasts := func(o retryState, verdicts ...outcome) time.Duration {
+	lasts := func(seenGateway bool) time.Duration {
+		var o retryState
 		began := time.Unix(0, 0)
-		for i, now := 0, began; ; i++ {
-			wait, ok := o.nextBackoff(p, now, verdicts[min(i, len(verdicts)-1)], 0)
+		for now := began; ; {
+			wait, ok := o.nextBackoff(p, now, 0, seenGateway)
 			if !ok {
 				return now.Sub(began)
 			}
@@ -114,12 +120,11 @@ func TestPatienceEnds(t *testing.T) {
 		require.Greater(t, got, least)
 		require.LessOrEqual(t, got, most)
 	}
-	between(35*time.Second, time.Minute, lasts(retryState{}, noResponse))
-	between(9*time.Minute, 10*time.Minute, lasts(retryState{}, unavailable, noResponse))
-	between(9*time.Minute, 10*time.Minute, lasts(retryState{gatewayKnown: true}, noResponse))
+	between(35*time.Second, time.Minute, lasts(false))
+	between(9*time.Minute, 10*time.Minute, lasts(true))
 	p.timeout = 20 * time.Second
-	between(5*time.Second, 20*time.Second, lasts(retryState{}, noResponse))
-	between(5*time.Second, 20*time.Second, lasts(retryState{}, unavailable))
+	between(5*time.Second, 20*time.Second, lasts(false))
+	between(5*time.Second, 20*time.Second, lasts(true))
 }
 
 func TestErrorsOfNoAnswerAreSaidPlainly(t *testing.T) {

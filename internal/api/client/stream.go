@@ -99,7 +99,7 @@ func (c *Client) followStream(ctx context.Context, id string, query func() url.V
 		case ended:
 			return nil
 		}
-		result := classify(a)
+		result := classify(a, c.seenGateway.Load())
 		if result == final { // the stream was opened, and has more to come
 			result = unavailable
 		}
@@ -121,7 +121,7 @@ func (c *Client) readStream(ctx context.Context, req request, state *retryState,
 	defer watchdog.Stop()
 	res, a := c.attempt(alive, req)
 	if a.err != nil || a.status >= 300 {
-		if classify(a) == final {
+		if classify(a, c.seenGateway.Load()) == final {
 			c.reportRecovery(state, c.now())
 			return false, a, c.responseError(a)
 		}

@@ -234,13 +234,36 @@ func TestWaitIsInterruptedByACordon(t *testing.T) {
 	require.NoError(t, b.end())
 }
 
+// One viewer cannot take all streams, and all viewers together not more than there are.
 func TestStreamsAreBounded(t *testing.T) {
-	b := newBed(t, func(o *Options) { o.MaxStreams = 1 })
+	b := newBed(t, func(o *Options) { o.MaxStreams, o.MaxStreamsPerPrincipal = 2, 1 })
 	b.ops.Add("op-1", "prod", "Running")
 	b.follow("/v1/operations/op-1/events?follow=true")
-	require.Equal(t, wire.CodeRate, b.do("vera", "GET", "/v1/operations/op-1/wait", "").problem(t).Code)
-	require.Equal(t, wire.CodeRate, b.do("vera", "GET", "/v1/operations/op-1/events?follow=true", "").problem(t).Code)
+	for _, path := range []string{"/v1/operations/op-1/wait", "/v1/operations/op-1/events?follow=true"} {
+		a := b.do("vera", "GET", path, "")
+		require.Equal(t, wire.CodeRate, a.problem(t).Code)
+		require.Contains(t, a.problem(t).Detail, "vera has 1 streams and waits open")
+		require.Equal(t, "1", a.header.Get("Retry-After"))
+	}
+	var w wire.WaitAnswer
+	b.ok("otto", "GET", "/v1/operations/op-1/wait?timeout=1s", &w)
+	require.Equal(t, "timeout", w.Type, "another one's streams are not taken")
+
+	held := make(chan answer, 1)
+	go func() {
+		a, _ := b.try("otto", "GET", "/v1/operations/op-1/wait?timeout=5m", "")
+		held <- a
+	}()
+	eventually(t, "it waits", func() bool { return b.server.lifecycle.status().Streams == 2 })
+	require.Contains(t, b.do("ada", "GET", "/v1/operations/op-1/wait", "").problem(t).Detail, "this server has 2 streams")
 	b.ok("vera", "GET", "/v1/operations/op-1/events", nil)
+	b.ops.Finish()
+	require.Equal(t, http.StatusOK, (<-held).status)
+	eventually(t, "all are given back", func() bool {
+		b.server.lifecycle.mu.Lock()
+		defer b.server.lifecycle.mu.Unlock()
+		return b.server.lifecycle.streams == 0 && len(b.server.lifecycle.streamsOf) == 0
+	})
 }
 
 // An engine that does not answer is told from one that fails.

@@ -121,12 +121,16 @@ func (s *Server) writeEvents(ctx context.Context, id string, a eventOptions, out
 	return watch.Wait()
 }
 
-// acquireStream counts a stream or wait, up to Options.MaxStreams. The returned context
-// ends with that of the request and when the server is cordoned.
+// acquireStream counts a stream or wait, up to the limits of Options. The returned
+// context ends with that of the request and when the server is cordoned.
 func (s *Server) acquireStream(x *exchange) (context.Context, error) {
-	done, ok := s.lifecycle.acquireStream(s.options.MaxStreams)
-	if !ok {
-		return nil, s.errorTooManyRequests(fmt.Sprintf("this server has %d streams and waits open, and takes no more", s.options.MaxStreams))
+	limits := streamLimits{all: s.options.MaxStreams, ofPrincipal: s.options.MaxStreamsPerPrincipal}
+	done, reached := s.lifecycle.acquireStream(x.principal.String(), limits)
+	switch {
+	case done == nil && reached == limits.ofPrincipal:
+		return nil, s.errorTooManyRequests(fmt.Sprintf("%s has %d streams and waits open, and may have no more", x.principal.Name, reached))
+	case done == nil:
+		return nil, s.errorTooManyRequests(fmt.Sprintf("this server has %d streams and waits open, and takes no more", reached))
 	}
 	ctx, cancel := context.WithCancel(x.ctx())
 	stop := context.AfterFunc(x.cordoned, cancel)

@@ -46,6 +46,7 @@ type lifecycle struct {
 	inFlight     int  // requests
 	blocking     int  // those of them that a shutdown waits for
 	streams      int
+	streamsOf    map[string]int  // by principal; no entry = none
 	drained      chan struct{}   // closed when blocking is 0; nil unless somebody waits
 	cordoned     context.Context // ends when the server is cordoned; a new one is made by Uncordon
 	cordon       context.CancelFunc
@@ -59,7 +60,7 @@ type lifecycle struct {
 // newLifecycle returns a lifecycle that is Serving. background is run in a goroutine
 // while it is; its context ends when the server is cordoned.
 func newLifecycle(background func(context.Context)) *lifecycle {
-	l := &lifecycle{state: wire.Serving, background: background}
+	l := &lifecycle{state: wire.Serving, background: background, streamsOf: map[string]int{}}
 	l.graceEnded, l.endGrace = context.WithCancelCause(context.Background())
 	l.startServing()
 	return l
@@ -138,20 +139,32 @@ func (l *lifecycle) leave(blocking bool) {
 	}
 }
 
-// acquireStream counts a stream or wait; ok is false if limit are open already. release
-// must be called at its end.
-func (l *lifecycle) acquireStream(limit int) (release func(), ok bool) {
+// streamLimits are how many streams and waits may be open at once.
+type streamLimits struct{ all, ofPrincipal int }
+
+// acquireStream counts a stream or wait of a principal. reached is the limit that
+// forbids it, 0 if none does: then release must be called at its end.
+func (l *lifecycle) acquireStream(principal string, limits streamLimits) (release func(), reached int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.streams >= limit {
-		return nil, false
+	switch {
+	case l.streamsOf[principal] >= limits.ofPrincipal:
+		return nil, limits.ofPrincipal
+	case l.streams >= limits.all:
+		return nil, limits.all
 	}
 	l.streams++
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.streams--
-	}, true
+	l.streamsOf[principal]++
+	return func() { l.releaseStream(principal) }, 0
+}
+
+func (l *lifecycle) releaseStream(principal string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.streams--
+	if l.streamsOf[principal]--; l.streamsOf[principal] == 0 {
+		delete(l.streamsOf, principal)
+	}
 }
 
 // Drained returns a channel that is closed when no request is waited for. Call it after

@@ -54,6 +54,8 @@ type Options struct {
 	Burst      int           // of requests of one principal; default 300
 	MaxStreams int           // open event streams and waits; default 1000
 
+	MaxStreamsPerPrincipal int // those of one principal; default half of MaxStreams
+
 	Collectors []prometheus.Collector // further metrics of the process, for /metrics
 }
 
@@ -81,6 +83,9 @@ func New(o Options) *Server {
 	}
 	if o.MaxStreams <= 0 {
 		o.MaxStreams = 1000
+	}
+	if o.MaxStreamsPerPrincipal <= 0 {
+		o.MaxStreamsPerPrincipal = max(1, o.MaxStreams/2)
 	}
 	s := &Server{
 		options: o, log: o.Log, router: newRouter(routes()),
