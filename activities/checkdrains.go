@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"ebb/internal/drain"
+	"ebb/internal/natural"
 )
 
 // CheckDrainsInput names the nodes that are to be drained.
@@ -37,7 +38,7 @@ func (a *Activities) CheckDrains(ctx context.Context, in CheckDrainsInput) (Chec
 	}
 	forecaster := drain.NewForecaster(w, drain.NewSettings(settings.Drain))
 	var found []drain.Objection
-	for _, node := range in.Nodes {
+	for _, node := range natural.Sorted(in.Nodes) {
 		found = append(found, forecaster.Node(node).AllObjections()...)
 	}
 	return CheckDrainsResult{Objections: drain.Report(found)}, nil

@@ -346,3 +346,16 @@ func TestClustersList(t *testing.T) {
 	require.Regexp(t, `dev +unknown +0 +- +- +no route`, out)
 	require.Contains(t, errs, "1 of 2 clusters did not answer")
 }
+
+func TestNodesOfAClusterAreInTheOrderThatPeopleCount(t *testing.T) {
+	var shown []string
+	for _, line := range clusterLines(forecast.Overview{Cluster: "prod", Nodes: []policy.Node{
+		{Name: "cp1", Role: policy.FirstControlPlane}, {Name: "w10", Role: policy.Worker}, {Name: "w2", Role: policy.Worker},
+	}})[3:] {
+		shown = append(shown, strings.Fields(line)[0])
+	}
+	require.Equal(t, []string{"cp1", "w2", "w10"}, shown)
+
+	live := map[string]ops.Live{"w10": {}, "w2": {}, "w1": {}}
+	require.Equal(t, []string{"w1", "w2", "w10"}, names(live, nil), "and of a journal")
+}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"ebb/internal/natural"
 	"ebb/internal/operation"
 	"ebb/internal/ops"
 )
@@ -167,6 +168,5 @@ func names(a, b map[string]ops.Live) []string {
 			list = append(list, name)
 		}
 	}
-	slices.Sort(list)
-	return list
+	return natural.Sorted(list)
 }

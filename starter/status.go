@@ -88,7 +88,7 @@ func clusterLines(v forecast.Overview) []string {
 		}
 	}
 	t := table{head: []string{"NODE", "ROLE", "VERSION", "RECORDED", "READY", "SCHEDULABLE"}}
-	for _, n := range v.Nodes {
+	for _, n := range policy.ByName(v.Nodes) {
 		role := string(n.Role)
 		if n.Manual {
 			role += " (upgraded by hand)"

@@ -30,7 +30,9 @@ func ScaleDown(ctx workflow.Context, in operation.ScaleDownInput) (operation.Sca
 	}
 	// 2. Choose the nodes, before anything is touched.
 	scale := e.survey.Scale
-	nodes, err := policy.SelectScaleDown(e.survey.Nodes, policy.ScaleDownRequest{Names: in.Nodes, Count: in.Count, MinWorkers: scale.MinWorkers})
+	nodes, err := policy.SelectScaleDown(e.survey.Nodes, policy.ScaleDownRequest{
+		Names: in.Nodes, Count: in.Count, MinWorkers: scale.MinWorkers, TextOrder: in.Count > 0 && textOrder(ctx),
+	})
 	if err != nil {
 		return operation.ScaleDownResult{}, e.abort(ctx, err)
 	}
@@ -64,6 +66,11 @@ func ScaleDown(ctx workflow.Context, in operation.ScaleDownInput) (operation.Sca
 		return operation.ScaleDownResult{}, err
 	}
 	return result, nil
+}
+
+// textOrder reports whether this execution began when names were compared as text.
+func textOrder(ctx workflow.Context) bool {
+	return workflow.GetVersion(ctx, "names-are-counted", workflow.DefaultVersion, 1) == workflow.DefaultVersion
 }
 
 func (e *execution) machinesUp(ctx workflow.Context, nodes []policy.Node) ([]policy.Node, error) {

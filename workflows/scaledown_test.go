@@ -65,6 +65,25 @@ func TestScaleDownCordonsAllBeforeItDrainsAny(t *testing.T) {
 	require.Equal(t, []string{"drain w2", "drain w3", "delete w2", "destroy w2", "delete w3", "destroy w3", "release Running"}, w.calls[2:])
 }
 
+func TestScaleDownByCountTakesTheLastOfOneAge(t *testing.T) {
+	w := newWorld(t)
+	w10 := w3
+	w10.Name = "w10"
+	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf([]policy.Node{cp1, w2, w10}))
+	w.machinesAre(false, w10)
+	w.roomFor(w10)
+	w.cordons(w10)
+	w.drainSettings()
+	w.drainsWell(w10)
+	w.removes(w10)
+	w.releases(clusterstate.Running)
+
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Count: 1})
+
+	require.NoError(t, w.env.GetWorkflowError())
+	require.Contains(t, w.calls, "delete w10")
+}
+
 func TestScaleDownRollsBackWhenADrainFails(t *testing.T) {
 	for _, from := range []clusterstate.State{clusterstate.Running, clusterstate.Alert} {
 		t.Run(string(from), func(t *testing.T) {

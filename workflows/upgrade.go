@@ -145,16 +145,20 @@ func (h *hop) preflight(ctx workflow.Context, nodes []policy.Node) error {
 	if err != nil {
 		return err
 	}
+	ofNode := map[string][]string{}
 	err = each(ctx, nodes, preflightParallel, func(ctx workflow.Context, n policy.Node) error {
 		h.mark(ctx, n.Name, operation.PhaseChecking, 0, "")
 		result, err := call(overSSH(ctx, "check "+n.Name), act.Preflight, activities.PreflightInput{Cluster: h.cluster, Node: n})
 		if err != nil && ctx.Err() == nil {
 			result.Faults = []string{reason(err)}
 		}
-		faults = append(faults, result.Faults...)
+		ofNode[n.Name] = result.Faults
 		h.mark(ctx, n.Name, operation.PhasePending, 0, strings.Join(result.Faults, "; "))
 		return ctx.Err()
 	})
+	for _, n := range policy.ByName(nodes) {
+		faults = append(faults, ofNode[n.Name]...)
+	}
 	switch {
 	case err != nil:
 		return err
@@ -261,7 +265,7 @@ func (h *hop) verify(ctx workflow.Context) error {
 		return err
 	}
 	var behind, leftOut []string
-	for _, n := range survey.Nodes {
+	for _, n := range policy.ByName(survey.Nodes) {
 		switch {
 		case n.Manual || n.Version == h.version:
 		case h.control.skipped[n.Name]:

@@ -215,6 +215,24 @@ func TestPreflightReportsAllFaultsAndTouchesNothing(t *testing.T) {
 	}
 }
 
+func TestFaultsOfNodesAreInTheOrderThatPeopleCount(t *testing.T) {
+	w := newWorld(t)
+	w10 := w3
+	w10.Name = "w10"
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]policy.Node{cp1, w10, w2}))
+	w.env.OnActivity(act.Health, mock.Anything, mock.Anything).Return(activities.HealthResult{}, nil).Once()
+	w.env.OnActivity(act.Etcd, mock.Anything, mock.Anything).Return(activities.EtcdResult{}, nil).Once()
+	w.env.OnActivity(act.Preflight, mock.Anything, mock.Anything).Return(func(_ context.Context, in activities.PreflightInput) (activities.PreflightResult, error) {
+		return activities.PreflightResult{Faults: []string{in.Node.Name + " has no sudo", in.Node.Name + " has no kubeadm"}}, nil
+	}).Times(3)
+	w.releases(clusterstate.Running)
+
+	w.env.ExecuteWorkflow(Upgrade, upgrade())
+
+	_, text := w.ended()
+	require.Contains(t, text, "cp1 has no sudo; cp1 has no kubeadm; w2 has no sudo; w2 has no kubeadm; w10 has no sudo; w10 has no kubeadm")
+}
+
 func TestStageThatFailsGoesBack(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf([]policy.Node{cp1}))

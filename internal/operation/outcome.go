@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"ebb/internal/clusterstate"
+	"ebb/internal/natural"
 	"ebb/internal/version"
 )
 
@@ -210,5 +211,5 @@ func names(list []string) string {
 	if len(list) == 0 {
 		return "none"
 	}
-	return strings.Join(list, ", ")
+	return strings.Join(natural.Sorted(list), ", ")
 }

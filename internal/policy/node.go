@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"ebb/internal/natural"
 	"ebb/internal/version"
 )
 
@@ -66,7 +67,7 @@ func Sort(nodes []Node) []Node {
 		return cmp.Or(
 			cmp.Compare(rank(a), rank(b)),
 			a.Created.Compare(b.Created),
-			strings.Compare(a.Name, b.Name))
+			natural.Compare(a.Name, b.Name))
 	})
 	for i := range sorted {
 		sorted[i].Index = i
@@ -77,6 +78,16 @@ func Sort(nodes []Node) []Node {
 	if len(sorted) > 0 && sorted[0].Role == ControlPlane {
 		sorted[0].Role = FirstControlPlane
 	}
+	return sorted
+}
+
+// ByName returns nodes as people look for them: control planes first, and by name
+// within a role, w2 before w10. It is the order of lists; work is done in that of Sort.
+func ByName(nodes []Node) []Node {
+	sorted := slices.Clone(nodes)
+	slices.SortFunc(sorted, func(a, b Node) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), natural.Compare(a.Name, b.Name))
+	})
 	return sorted
 }
 
@@ -106,7 +117,7 @@ func filter(nodes []Node, keep func(Node) bool) []Node {
 	return kept
 }
 
-func list(nodes []Node) string { return strings.Join(Names(nodes), ", ") }
+func list(nodes []Node) string { return strings.Join(Names(ByName(nodes)), ", ") }
 
 // NextControlPlane is the control plane whose upgrade is to be done or retried
 // next, of nodes that have work to do; "" when there is none.

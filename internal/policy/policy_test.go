@@ -37,6 +37,30 @@ func TestSort(t *testing.T) {
 	require.Equal(t, 4, sorted[4].Index)
 }
 
+func TestNodesAreInTheOrderThatPeopleCount(t *testing.T) {
+	twins := []Node{node("w10", Worker, 1), node("w2", Worker, 1), node("w1", Worker, 0), node("cp10", ControlPlane, 5), node("cp9", ControlPlane, 5)}
+	require.Equal(t, []string{"cp9", "cp10", "w2", "w10", "w1"}, Names(Sort(twins)), "of one age")
+	require.Equal(t, "cp9", Sort(twins)[0].Name, "and so the first control plane")
+	require.Equal(t, []string{"cp9", "cp10", "w1", "w2", "w10"}, Names(ByName(twins)), "whatever their age")
+
+	newest, err := SelectScaleDown(twins[:2], ScaleDownRequest{Count: 1})
+	require.NoError(t, err)
+	require.Equal(t, []string{"w10"}, Names(newest))
+	newest, err = SelectScaleDown(twins[:2], ScaleDownRequest{Count: 1, TextOrder: true})
+	require.NoError(t, err)
+	require.Equal(t, []string{"w2"}, Names(newest), "as in executions that began before")
+
+	_, err = Named(twins, []string{"w7"})
+	require.ErrorContains(t, err, "(it has cp9, cp10, w1, w2, w10)")
+	_, err = AcceptUpgrade(UpgradeFacts{
+		Record: clusterstate.Record{State: clusterstate.Alert, Target: "1.37.2"}, Nodes: Sort(twins),
+		Route: version.Route{Target: "1.37.2"}, Down: []string{"w10", "w2"},
+	})
+	require.ErrorContains(t, err, "the machine of w2, w10 is down")
+	require.Equal(t, []string{"node w2 is not Ready", "node w10 is not Ready"}, Unrecovered(clusterstate.Record{},
+		[]Node{node("w10", Worker, 2, notReady), node("w2", Worker, 1, notReady)}))
+}
+
 func TestSortIsLastingWhateverTheRoleSaidBefore(t *testing.T) {
 	sorted := Sort([]Node{node("cp2", FirstControlPlane, 1), node("cp1", ControlPlane, 9)})
 	require.Equal(t, []string{"cp1", "cp2"}, Names(sorted))

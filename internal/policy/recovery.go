@@ -15,7 +15,7 @@ import (
 func Unrecovered(r clusterstate.Record, nodes []Node) (faults []string) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 	var first version.Version
-	for _, n := range nodes {
+	for _, n := range ByName(nodes) {
 		if !n.Ready {
 			fault("node %s is not Ready", n.Name)
 		}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"ebb/internal/natural"
 )
 
 // ScaleDownRequest names the nodes to remove, or how many.
@@ -11,6 +13,10 @@ type ScaleDownRequest struct {
 	Names      []string
 	Count      int // used when Names is empty
 	MinWorkers int // never fewer workers than this stay; at least 1
+
+	// TextOrder has the last of several nodes of one age be the last by the text of its
+	// name, w9 after w10, as it was for executions that began before names were counted.
+	TextOrder bool
 }
 
 // SelectScaleDown picks the nodes that go, in the order they are drained. By
@@ -47,7 +53,7 @@ func Named(nodes []Node, names []string) ([]Node, error) {
 
 func pick(nodes []Node, req ScaleDownRequest) (chosen []Node, faults []string) {
 	if len(req.Names) == 0 {
-		return pickNewest(nodes, req.Count)
+		return pickNewest(nodes, req)
 	}
 	if req.Count > 0 {
 		faults = append(faults, "give node names or a count, not both")
@@ -68,15 +74,19 @@ func pick(nodes []Node, req ScaleDownRequest) (chosen []Node, faults []string) {
 	return chosen, faults
 }
 
-func pickNewest(nodes []Node, count int) (chosen []Node, faults []string) {
-	if count < 1 {
+func pickNewest(nodes []Node, req ScaleDownRequest) (chosen []Node, faults []string) {
+	if req.Count < 1 {
 		return nil, []string{"give the nodes to remove, or a count of at least 1"}
 	}
 	workers := filter(nodes, func(n Node) bool { return n.Role == Worker })
+	byName := natural.Compare
+	if req.TextOrder {
+		byName = strings.Compare
+	}
 	slices.SortFunc(workers, func(a, b Node) int {
-		return cmp.Or(b.Created.Compare(a.Created), strings.Compare(b.Name, a.Name))
+		return cmp.Or(b.Created.Compare(a.Created), byName(b.Name, a.Name))
 	})
-	return workers[:min(count, len(workers))], nil
+	return workers[:min(req.Count, len(workers))], nil
 }
 
 func checkWorkers(chosen, staying []Node, req ScaleDownRequest) []string {

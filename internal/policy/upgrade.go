@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"ebb/internal/clusterstate"
+	"ebb/internal/natural"
 	"ebb/internal/version"
 )
 
@@ -115,7 +116,7 @@ func acceptRetry(f UpgradeFacts) (Acceptance, error) {
 		return Acceptance{}, err
 	}
 	if len(f.Down) > 0 {
-		return Acceptance{}, refuse("the machine of %s is down: start it, then retry the upgrade", strings.Join(f.Down, ", "))
+		return Acceptance{}, refuse("the machine of %s is down: start it, then retry the upgrade", strings.Join(natural.Sorted(f.Down), ", "))
 	}
 	return Acceptance{Retry: true, Next: next}, nil
 }

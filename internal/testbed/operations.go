@@ -9,6 +9,7 @@ import (
 
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"ebb/internal/natural"
 	"ebb/internal/operation"
 	"ebb/internal/ops"
 	"ebb/internal/sandbox"
@@ -83,5 +84,5 @@ func (b *Bed) NodesOf(ctx context.Context, workload string) ([]string, error) {
 	if len(nodes) == 0 {
 		return nil, fmt.Errorf("no node has a pod of %s", workload)
 	}
-	return slices.Sorted(maps.Keys(nodes)), nil
+	return slices.SortedFunc(maps.Keys(nodes), natural.Compare), nil
 }
