@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"ebb/internal/operation"
 	"ebb/internal/ops"
 	"ebb/internal/wait"
 )
@@ -18,7 +19,8 @@ type screen struct {
 
 	mu    sync.Mutex
 	op    *ops.Operation
-	drawn int // lines of the table that is on the screen
+	seen  *operation.Status // the last that the operation said of itself
+	drawn int               // lines of the table that is on the screen
 	err   error
 }
 
@@ -37,6 +39,9 @@ func (s *screen) draw(op *ops.Operation) {
 	defer s.mu.Unlock()
 	if op != nil {
 		s.op = op
+	}
+	if op != nil && op.Status != nil {
+		s.seen = op.Status
 	}
 	if s.op == nil || s.err != nil {
 		return
@@ -71,13 +76,31 @@ func (s *screen) notice(text string) {
 	s.draw(nil)
 }
 
-// close leaves the table as it is, with the outcome below if it is a good one.
+// close leaves the whole table, however high, and what was typed meanwhile (such as ^C) is
+// wiped; the outcome is below if it is a good one.
 func (s *screen) close() error {
 	s.stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err == nil && s.op != nil && s.op.State == ops.Done {
-		_, s.err = fmt.Fprintln(s.out, verdict(*s.op))
+	if s.err != nil || s.op == nil {
+		return s.err
 	}
+	width, _, _ := terminal(s.out)
+	lines := s.last(width - 1)
+	if s.op.State == ops.Done {
+		lines = append(lines, verdict(*s.op))
+	}
+	s.put(lines)
 	return s.err
+}
+
+// last is the table that stays. Of an operation that has ended and can no longer be asked, as
+// without a worker, it has the nodes as they were seen last.
+func (s *screen) last(width int) []string {
+	op := *s.op
+	if op.Status != nil || s.seen == nil {
+		return frame(op, time.Now(), width, 0)
+	}
+	op.Status = s.seen
+	return append(frame(op, time.Now(), width, 0), fit("   the nodes are as they were seen last", width))
 }
