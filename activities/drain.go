@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.temporal.io/sdk/activity"
+
 	"ebb/internal/drain"
 	"ebb/internal/operation"
 )
@@ -60,8 +62,9 @@ func (a *Activities) Drain(ctx context.Context, in DrainInput) (drain.Result, er
 	latest.Store(&operation.DrainProgress{Node: in.Node})
 	defer keepAlive(ctx, func() any { return *latest.Load() })()
 	result, err := drain.Run(ctx, drain.Request{
-		Cluster: c, Node: in.Node, Operation: in.Operation, Settings: in.Settings, Deadline: in.Deadline, Log: a.Log,
-		Report: func(p operation.DrainProgress) { latest.Store(&p) },
+		Cluster: c, Node: in.Node, Operation: in.Operation, Settings: in.Settings, Log: a.Log,
+		Deadline: localTime(a.Now(), activity.GetInfo(ctx).StartedTime, in.Deadline),
+		Report:   func(p operation.DrainProgress) { latest.Store(&p) },
 	})
 	var failed *drain.Error
 	switch {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"go.temporal.io/sdk/activity"
 	core "k8s.io/api/core/v1"
 
 	"ebb/internal/cluster"
@@ -38,13 +39,14 @@ type WaitReadyResult struct{}
 
 // WaitReady waits until a node is Ready and reports the version, and, after a
 // control plane, until the API server is steady. Past the deadline it is a
-// permanent error that says what the node looked like last.
+// permanent error that says what the node looked like last; when no worker was there
+// before the deadline, the node is given a short time all the same.
 func (a *Activities) WaitReady(ctx context.Context, in WaitReadyInput) (WaitReadyResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
 		return WaitReadyResult{}, err
 	}
-	bounded, cancel := context.WithDeadline(ctx, in.Deadline)
+	bounded, cancel := context.WithDeadline(ctx, lookUntil(a.Now(), activity.GetInfo(ctx).StartedTime, in.Deadline))
 	defer cancel()
 	defer keepAlive(ctx, func() any { return nil })()
 

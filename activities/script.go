@@ -62,7 +62,8 @@ type ScriptResult struct {
 // RunScript runs a script on a node, detached and at most once for each
 // operation, node, phase and attempt: after a lost connection or a dead worker it
 // reattaches to the run that is there. A script that fails is a permanent error
-// with the end of its output; one that is past the deadline is stopped first.
+// with the end of its output; one that runs past the deadline is stopped first. One
+// that had ended by itself counts as it has ended, however late that is found.
 func (a *Activities) RunScript(ctx context.Context, in ScriptInput) (ScriptResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
@@ -95,9 +96,9 @@ func (a *Activities) RunScript(ctx context.Context, in ScriptInput) (ScriptResul
 			},
 		},
 	}
-	run.output = a.recorder(ctx, in, run.spec.Dir)
+	run.deadline, run.output = in.Deadline, a.recorder(ctx, in, run.spec.Dir)
 	defer keepAlive(ctx, func() any { return run.output.progress() })()
-	status, err := run.toEnd(ctx, in.Deadline)
+	status, err := run.toEnd(ctx, localTime(a.Now(), activity.GetInfo(ctx).StartedTime, in.Deadline))
 	if err != nil {
 		return ScriptResult{}, err
 	}
@@ -152,7 +153,8 @@ type scriptRun struct {
 	spec   nodessh.Run
 	log    *zap.Logger
 
-	output *recorder
+	deadline time.Time // as the operation has it
+	output   *recorder
 }
 
 // reconnectPause grows from its first to its last value between connections that fail.
@@ -161,7 +163,8 @@ const (
 	reconnectLast  = 5 * time.Second
 )
 
-// toEnd starts the run, or finds it, and follows it until it ends.
+// toEnd starts the run, or finds it, and follows it until it ends, or until the deadline
+// by the clock of this worker.
 func (r *scriptRun) toEnd(ctx context.Context, deadline time.Time) (nodessh.RunStatus, error) {
 	bounded, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -174,7 +177,7 @@ func (r *scriptRun) toEnd(ctx context.Context, deadline time.Time) (nodessh.RunS
 		case ctx.Err() != nil:
 			return nodessh.RunStatus{}, ctx.Err()
 		case bounded.Err() != nil:
-			return nodessh.RunStatus{}, r.stop(ctx, deadline)
+			return r.late(ctx)
 		case nodessh.Permanent(err):
 			return nodessh.RunStatus{}, err
 		}
@@ -193,6 +196,11 @@ func (r *scriptRun) attach(ctx context.Context) (nodessh.RunStatus, error) {
 	if err := client.Start(ctx, r.spec); err != nil {
 		return nodessh.RunStatus{}, fmt.Errorf("start the script: %w", err)
 	}
+	return r.follow(ctx, client)
+}
+
+// follow passes the output on until the run has ended.
+func (r *scriptRun) follow(ctx context.Context, client *nodessh.Client) (nodessh.RunStatus, error) {
 	r.output.begin()
 	stop := r.output.keepSending(ctx)
 	status, err := client.Follow(ctx, r.spec.Dir, r.output.progress().Offset, func(chunk []byte) error { return r.output.write(ctx, chunk) })
@@ -203,23 +211,32 @@ func (r *scriptRun) attach(ctx context.Context) (nodessh.RunStatus, error) {
 	return status, err
 }
 
-// stop ends a run that is past its deadline. The node is only let go of once the
-// run is known to have ended.
-func (r *scriptRun) stop(ctx context.Context, deadline time.Time) error {
+// late ends the run when the deadline has passed. The node is only let go of once the run
+// is known to have ended; a run that had ended by itself, while nobody followed it, has
+// the end that it has.
+func (r *scriptRun) late(ctx context.Context) (nodessh.RunStatus, error) {
 	client, err := nodessh.Dial(ctx, r.target)
 	if err != nil {
-		return fmt.Errorf("stop the script that is past its deadline: node %s at %s: %w", r.target.Node, r.target.Address, err)
+		return nodessh.RunStatus{}, fmt.Errorf("look at the script that is past its deadline: node %s at %s: %w", r.target.Node, r.target.Address, err)
 	}
 	defer r.close(client)
-	status, err := client.Stop(ctx, r.spec.Dir, stopGrace)
-	if err != nil {
-		return fmt.Errorf("stop the script that is past its deadline: %w", err)
+	status, err := client.Status(ctx, r.spec.Dir)
+	switch {
+	case err != nil:
+		return nodessh.RunStatus{}, fmt.Errorf("look at the script that is past its deadline: %w", err)
+	case status.State == nodessh.RunAbsent:
+		return nodessh.RunStatus{}, permanentf(operation.TypeScript, "the script on node %s could not be started before the deadline %s",
+			r.target.Node, r.deadline.Format(time.RFC3339))
+	case status.State == nodessh.RunRunning:
+		if status, err = client.Stop(ctx, r.spec.Dir, stopGrace); err != nil {
+			return nodessh.RunStatus{}, fmt.Errorf("stop the script that is past its deadline: %w", err)
+		}
+		if status.State != nodessh.RunExited || status.ExitCode != 0 { // or it came to its end in this moment
+			return nodessh.RunStatus{}, permanentf(operation.TypeScript, "the script on node %s did not end before the deadline %s and was stopped (exit status %d): %s",
+				r.target.Node, r.deadline.Format(time.RFC3339), status.ExitCode, r.output.progress().Output)
+		}
 	}
-	if status.State == nodessh.RunAbsent {
-		return permanentf(operation.TypeScript, "the script on node %s could not be started before the deadline %s", r.target.Node, deadline.Format(time.RFC3339))
-	}
-	return permanentf(operation.TypeScript, "the script on node %s did not end before the deadline %s and was stopped (exit status %d): %s",
-		r.target.Node, deadline.Format(time.RFC3339), status.ExitCode, r.output.progress().Output)
+	return r.follow(ctx, client)
 }
 
 func (r *scriptRun) close(client *nodessh.Client) {

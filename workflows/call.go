@@ -33,10 +33,40 @@ const (
 
 var retry = &temporal.RetryPolicy{InitialInterval: 250 * time.Millisecond, BackoffCoefficient: 2, MaximumInterval: 10 * time.Second}
 
-// call executes an activity, with its input and output checked by the compiler.
-func call[I, O any](ctx workflow.Context, activity func(context.Context, I) (O, error), in I) (out O, err error) {
+// call executes an activity, with its input and output checked by the compiler. One of
+// which nothing was heard in its whole time may have done its work, or never have been
+// taken up, while no worker or no engine was there: it is executed once more.
+func call[I, O any](ctx workflow.Context, activity func(context.Context, I) (O, error), in I) (O, error) {
+	out, err := execute(ctx, activity, in)
+	if unheard(err) && ctx.Err() == nil && workflow.GetVersion(ctx, "look-once-more", workflow.DefaultVersion, 1) == 1 {
+		return execute(onceMore(ctx), activity, in)
+	}
+	return out, err
+}
+
+// execute is call for what cannot be done once its time is over, and is not looked at again.
+func execute[I, O any](ctx workflow.Context, activity func(context.Context, I) (O, error), in I) (out O, err error) {
 	err = workflow.ExecuteActivity(ctx, activity, in).Get(ctx, &out)
 	return out, err
+}
+
+// unheard reports whether the whole time of an activity is over without an answer. (One
+// whose last attempt has failed has that error.)
+func unheard(err error) bool {
+	var timeout *temporal.TimeoutError
+	return errors.As(err, &timeout) &&
+		(timeout.TimeoutType() == enumspb.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE || timeout.TimeoutType() == enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START)
+}
+
+// SecondLook is the end of the summary of an activity that is executed once more.
+const SecondLook = ", once more"
+
+// onceMore gives an activity the time of one attempt, and a margin for a worker to come.
+func onceMore(ctx workflow.Context) workflow.Context {
+	o := workflow.GetActivityOptions(ctx)
+	o.Summary += SecondLook
+	o.ScheduleToCloseTimeout = min(o.ScheduleToCloseTimeout, o.StartToCloseTimeout+longMargin)
+	return workflow.WithActivityOptions(ctx, o)
 }
 
 // onAPI is for activities that talk to the managed cluster's API server.

@@ -206,7 +206,7 @@ func (e *execution) drain(ctx workflow.Context, n policy.Node, attempts int, dea
 		}
 		e.mark(ctx, n.Name, operation.PhaseDraining, attempt, "")
 		summary := fmt.Sprintf("drain %s (attempt %d of %d)", n.Name, attempt, attempts)
-		_, err = call(until(ctx, end, summary), act.Drain, activities.DrainInput{NodeInput: e.on(n), Settings: settings.Drain, Deadline: end})
+		_, err = execute(until(ctx, end, summary), act.Drain, activities.DrainInput{NodeInput: e.on(n), Settings: settings.Drain, Deadline: end})
 		if err == nil {
 			e.mark(ctx, n.Name, operation.PhaseDrained, attempt, "")
 			return nil

@@ -14,6 +14,7 @@ import (
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
 
 	"ebb/activities"
 	"ebb/internal/clusterstate"
@@ -41,6 +42,7 @@ func newWorld(t *testing.T) *world {
 	var suite testsuite.WorkflowTestSuite
 	w := &world{t: t, env: suite.NewTestWorkflowEnvironment()}
 	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: op})
+	w.env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: time.Minute}) // the machine may be busy
 	w.env.RegisterWorkflow(UpgradeNode)
 	w.env.RegisterActivity(&activities.Activities{})
 	w.env.SetTestTimeout(20 * time.Second)

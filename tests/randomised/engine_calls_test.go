@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 
 	commonpb "go.temporal.io/api/common/v1"
@@ -12,6 +13,8 @@ import (
 	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
+
+	"ebb/workflows"
 )
 
 // activityCall is one activity that a workflow waits for, over all its attempts.
@@ -85,12 +88,20 @@ func (e *engine) runActivity(ctx workflow.Context, c *activityCall) (any, error)
 }
 
 func (e *engine) keepFailure(ctx workflow.Context, c *activityCall, err error) {
-	if temporal.IsCanceledError(err) {
+	if temporal.IsCanceledError(err) || c.looksOnceMore(err) {
 		return
 	}
 	e.failures = append(e.failures, failure{
 		at: workflow.Now(ctx), workflow: c.workflow, activity: c.name, node: c.node, call: c.number, err: err, text: errorText(activityError(c.name, err)),
 	})
+}
+
+// looksOnceMore reports whether the workflow executes the activity a second time, as
+// nothing was heard of it in its whole time.
+func (c *activityCall) looksOnceMore(err error) bool {
+	var timeout *temporal.TimeoutError
+	return errors.As(err, &timeout) && timeout.TimeoutType() == enumspb.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE &&
+		c.name != "Drain" && c.caller.Err() == nil && !strings.HasSuffix(c.options.Summary, workflows.SecondLook)
 }
 
 // retry waits until the next attempt and returns true, or returns false and the

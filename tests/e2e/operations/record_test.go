@@ -48,8 +48,13 @@ func save(t *testing.T, workflowID, operation string) (children []string) {
 // events is the history of a workflow.
 func events(t *testing.T, workflowID string) []*historypb.HistoryEvent {
 	t.Helper()
+	return eventsIn(t, shared, workflowID)
+}
+
+func eventsIn(t *testing.T, bed *testbed.Bed, workflowID string) []*historypb.HistoryEvent {
+	t.Helper()
 	var all []*historypb.HistoryEvent
-	pages := shared.Client.GetWorkflowHistory(t.Context(), workflowID, "", false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+	pages := bed.Client.GetWorkflowHistory(t.Context(), workflowID, "", false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 	for pages.HasNext() {
 		event, err := pages.Next()
 		require.NoError(t, err)
