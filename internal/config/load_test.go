@@ -163,7 +163,7 @@ func TestLoadFaults(t *testing.T) {
 			`line 4: clusters[0].ssh.port: must be a whole number, not "many"`,
 			`line 4: clusters[0].ssh.agent: must be true or false, not "yes"`,
 			"line 5: clusters[0].drain: must be a block of keys: timeout, retryInterval, gracePeriod, force, deleteEmptyDir, " +
-				"skipWaitForDeleteTimeout, parallel, jobs, waitForVolumeDetach, volumeDetachTimeout",
+				"skipWaitForDeleteTimeout, parallel, jobs, returning, waitForVolumeDetach, volumeDetachTimeout",
 			"line 7: clusters[0].upgrade.kubeadmFlags: must be a list",
 			"line 8: clusters[0].upgrade.script: must be a single value"}},
 		{"duration without a unit", minimal("    drain: {timeout: 300, retryInterval: soon}\n"), []string{

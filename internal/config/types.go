@@ -97,6 +97,7 @@ type Drain struct {
 	SkipWaitForDeleteTimeout Duration `yaml:"skipWaitForDeleteTimeout,omitempty"` // default 0 = always wait
 	Parallel                 int      `yaml:"parallel,omitempty"`                 // evictions in flight, default 16
 	Jobs                     string   `yaml:"jobs,omitempty"`                     // evict (default), or wait until the pods of Jobs complete
+	Returning                string   `yaml:"returning,omitempty"`                // leave (default) pods that come back to the cordoned node, or fail the drain
 	WaitForVolumeDetach      *bool    `yaml:"waitForVolumeDetach,omitempty"`      // default true
 	VolumeDetachTimeout      Duration `yaml:"volumeDetachTimeout,omitempty"`      // default 60s
 }
@@ -105,6 +106,12 @@ type Drain struct {
 const (
 	JobsEvict = "evict"
 	JobsWait  = "wait"
+)
+
+// What a drain does with pods that come back to the cordoned node.
+const (
+	ReturningLeave = "leave"
+	ReturningFail  = "fail"
 )
 
 // Scale are the settings of a scale-down.

@@ -205,6 +205,7 @@ func (d *Drain) validate(v validator) {
 	v.duration("skipWaitForDeleteTimeout", d.SkipWaitForDeleteTimeout)
 	v.duration("volumeDetachTimeout", d.VolumeDetachTimeout)
 	v.oneOf("jobs", d.Jobs, JobsEvict, JobsWait)
+	v.oneOf("returning", d.Returning, ReturningLeave, ReturningFail)
 }
 
 func (s *Scale) validate(v validator) {

@@ -26,6 +26,7 @@ type Settings struct {
 	SkipWaitForDelete   time.Duration `json:"skipWaitForDelete,omitempty"` // on a node that is down: how long past its grace period a pod is waited for; 0 = always
 	Parallel            int           `json:"parallel"`                    // evictions in flight at once
 	WaitForJobs         bool          `json:"waitForJobs,omitempty"`       // pods of Jobs are waited for until they complete, not evicted
+	FailReturning       bool          `json:"failReturning,omitempty"`     // pods that come back over and over fail the attempt; otherwise they are left
 	WaitForVolumeDetach bool          `json:"waitForVolumeDetach"`
 	VolumeDetachTimeout time.Duration `json:"volumeDetachTimeout"`
 }
@@ -40,7 +41,7 @@ const (
 func NewSettings(d config.Drain) Settings {
 	s := Settings{
 		GracePeriod: -1, Force: d.Force, DeleteEmptyDir: true, SkipWaitForDelete: time.Duration(d.SkipWaitForDeleteTimeout),
-		WaitForJobs: d.Jobs == config.JobsWait, Parallel: d.Parallel, WaitForVolumeDetach: true, VolumeDetachTimeout: time.Duration(d.VolumeDetachTimeout),
+		WaitForJobs: d.Jobs == config.JobsWait, FailReturning: d.Returning == config.ReturningFail, Parallel: d.Parallel, WaitForVolumeDetach: true, VolumeDetachTimeout: time.Duration(d.VolumeDetachTimeout),
 	}
 	if d.GracePeriod != nil {
 		s.GracePeriod = *d.GracePeriod

@@ -47,7 +47,8 @@ const (
 	namespaceTerminating        // its namespace is being deleted
 	throttled                   // by API priority and fairness: the API server is overloaded
 	unanswered                  // it may have been accepted or not
-	otherError                  // of the API server, or of an admission webhook
+	otherError                  // of the API server
+	refusedByWebhook            // an admission webhook does not want this pod to be evicted now
 )
 
 // classify returns what the error of an eviction means for the next one, the delay that
@@ -64,6 +65,8 @@ func classify(err error) (a answer, retryAfter time.Duration, message string) {
 		retryAfter = time.Duration(seconds) * time.Second
 	}
 	switch s := status.Status(); {
+	case deniedByWebhook(s.Message):
+		return refusedByWebhook, retryAfter, s.Message
 	case s.Code == http.StatusNotFound:
 		return notFound, 0, s.Message
 	case s.Code == http.StatusConflict:
@@ -77,6 +80,14 @@ func classify(err error) (a answer, retryAfter time.Duration, message string) {
 	default:
 		return otherError, retryAfter, s.Message
 	}
+}
+
+// deniedByWebhook reports whether an admission webhook has refused a request. It chooses the
+// code, reason and details of the answer (KubeVirt's 429 would look like an overloaded API
+// server, a 404 like a pod that has gone); only what the API server puts before its words
+// tells that they are its.
+func deniedByWebhook(message string) bool {
+	return strings.HasPrefix(message, "admission webhook ") && strings.Contains(message, " denied the request")
 }
 
 // causes returns the messages of the causes of a status.

@@ -3,6 +3,7 @@ package drain
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -87,6 +88,9 @@ func TestClassify(t *testing.T) {
 		"namespace terminating": {leaving, namespaceTerminating, 0},
 		"not allowed":           {forbidden, otherError, 0},
 		"webhook":               {apierrors.NewInternalError(errors.New("webhook")), otherError, 0},
+		"a webhook's 429":       {deniedBy("evacuation.kubevirt.io", http.StatusTooManyRequests, 5), refusedByWebhook, 5 * time.Second},
+		"a webhook's 404":       {deniedBy("cleaner.strimzi.io", http.StatusNotFound, 0), refusedByWebhook, 0},
+		"a webhook's 409":       {deniedBy("cleaner.strimzi.io", http.StatusConflict, 0), refusedByWebhook, 0},
 		"conflicts on a budget": {apierrors.NewTimeoutError("conflicts", 10), otherError, 10 * time.Second},
 		"connection refused":    {errors.New("dial tcp: connection refused"), unanswered, 0},
 	} {
@@ -96,4 +100,13 @@ func TestClassify(t *testing.T) {
 			require.Equal(t, c.after, after)
 		})
 	}
+}
+
+// deniedBy is the answer of the API server when an admission webhook denies a request with
+// that code, as k8s.io/apiserver/pkg/admission/plugin/webhook/errors makes it.
+func deniedBy(webhook string, code, retryAfter int32) error {
+	return &apierrors.StatusError{ErrStatus: meta.Status{
+		Status: meta.StatusFailure, Code: code, Message: fmt.Sprintf("admission webhook %q denied the request: it moves", webhook),
+		Details: &meta.StatusDetails{RetryAfterSeconds: retryAfter},
+	}}
 }

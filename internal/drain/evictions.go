@@ -15,6 +15,7 @@ type eviction struct {
 	pod      types.UID
 	budget   *pdb            // whose allowance it is counted against; nil = none
 	probe    bool            // the budgets do not allow it, as far as the watch shows
+	signal   bool            // a probe that is not counted: the first of a pod whose budget never allows one
 	balance  cluster.Balance // of the budget
 	conflict bool            // several budgets match the pod
 
@@ -139,6 +140,10 @@ func (b *bookings) consider(p pod, now time.Time) (e *eviction, h *hold, again t
 			break
 		}
 		e.probe, h.budgets = true, p.matching
+		if e.signal = signals(p, budget); e.signal {
+			e.budget = nil
+			break
+		}
 		if booked > 0 { // by another pod, which is not answered yet
 			return nil, h, time.Time{}
 		}
@@ -151,4 +156,16 @@ func (b *bookings) consider(p pod, now time.Time) (e *eviction, h *hold, again t
 		h = nil
 	}
 	return e, h, again
+}
+
+// signals reports whether the eviction of a pod is requested at once although its only
+// budget will never allow it. Such a budget often stands there for an operator (Strimzi's
+// drain cleaner, KubeVirt) whose admission webhook takes the request itself as the signal
+// to move the pod, and moves only the pods that it has been asked for. So each attempt asks
+// once for each such pod. Whether a webhook is meant is not looked up: its configuration
+// would have to be read and matched as the API server does it (selectors, CEL conditions),
+// while a request without one costs a refusal that changes nothing. Budgets that will allow
+// an eviction, and those that have been asked about, are left to the probes.
+func signals(p pod, budget pdb) bool {
+	return !p.requested && neverAllows(budget.PodDisruptionBudget)
 }

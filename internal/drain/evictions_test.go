@@ -101,7 +101,7 @@ func TestNextEvictsAsBudgetsAllow(t *testing.T) {
 }
 
 func TestNextProbesBudgets(t *testing.T) {
-	none, one, other := allowing("x", 0), allowing("x", 1), allowing("y", 0)
+	none, one, other, never := allowing("x", 0), allowing("x", 1), allowing("y", 0), neverAllowing("x")
 	for name, c := range map[string]evictionCase{
 		"a budget that allows nothing is probed later": {
 			pods: []pod{tracked("a", under(none))}, held: []string{"a: app/x"}, wake: firstProbe},
@@ -128,6 +128,10 @@ func TestNextProbesBudgets(t *testing.T) {
 			}, evict: []string{"a?"}, held: []string{"a: app/x"}},
 		"a pod of two budgets is probed when the watch is silent about budgets": {
 			pods: []pod{tracked("a", under(one, other))}, evict: []string{"a?"}, held: []string{"a: app/x, app/y"}},
+		"each pod of a budget that never allows an eviction is asked for once, at once: a webhook may wait for it": {
+			pods:   []pod{tracked("a", under(never), asked), tracked("b", under(never)), tracked("c", under(never))},
+			change: func(s *snapshot) { s.stale.budgetEvent = now },
+			evict:  []string{"b?", "c?"}, held: []string{"a: app/x", "b: app/x", "c: app/x"}, wake: budgetsFreshFor},
 		"a pod of two budgets is not probed while the watch shows changes of budgets": {
 			pods: []pod{tracked("a", under(one, other))}, change: func(s *snapshot) { s.stale.budgetEvent = now },
 			held: []string{"a: app/x, app/y"}, wake: budgetsFreshFor},

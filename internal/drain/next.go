@@ -13,6 +13,7 @@ import (
 type decision struct {
 	verdict verdict
 	skip    []types.UID // terminating pods that are not waited for; when there are any, nothing else is decided
+	leave   []types.UID // pods that have come back and stay on the node; likewise
 	evict   []eviction  // evictions to request now, in this order
 	held    []hold      // the other pods that could be evicted now, and why they are not
 	read    read        // what to ask the API server for
@@ -48,8 +49,8 @@ const (
 
 // next decides what an attempt does next. It is a function of its arguments alone.
 func next(s snapshot, now time.Time) decision {
-	d := decision{skip: s.notWaitedFor(now)}
-	if len(d.skip) > 0 {
+	d := decision{skip: s.notWaitedFor(now), leave: s.leave(now)}
+	if len(d.skip)+len(d.leave) > 0 {
 		return d
 	}
 	if d.verdict = s.verdict(now); d.verdict.outcome != goOn {

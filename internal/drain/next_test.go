@@ -52,8 +52,16 @@ func allowing(name string, n int32) pdb {
 	return pdb{PodDisruptionBudget: b, selector: labels.Everything()}
 }
 
+// neverAllowing returns a budget of three pods that requires all of them.
+func neverAllowing(name string) pdb {
+	b := allowing(name, 0)
+	b.Status.DesiredHealthy, b.Status.CurrentHealthy = b.Status.ExpectedPods, b.Status.ExpectedPods
+	return b
+}
+
 func under(budgets ...pdb) func(*pod)      { return func(p *pod) { p.matching = budgets } }
 func inFlight(p *pod)                      { p.inFlight = true }
+func asked(p *pod)                         { p.requested = true }
 func isCritical(p *pod)                    { p.Spec.PriorityClassName = "system-cluster-critical" }
 func gone(p *pod)                          { p.gone = true }
 func bare(p *pod)                          { p.OwnerReferences = nil }
@@ -117,14 +125,58 @@ func TestNextVerdictWhilePodsRemain(t *testing.T) {
 		"no time was left when it began": {pods: []pod{tracked("a")}, change: func(s *snapshot) { s.started, s.deadline = now, now },
 			outcome: failed, cause: ErrTimeout, reason: "no time was left"},
 		"pods that tolerate the cordon come back": {pods: []pod{tracked("a")},
-			change:  func(s *snapshot) { w := endless; w.tolerates = true; s.workloads = []workload{w} },
+			change: func(s *snapshot) {
+				w := endless
+				w.tolerates, s.settings.FailReturning = true, true
+				s.workloads = []workload{w}
+			},
 			outcome: failed, cause: ErrRecreated, reason: "have come back to the cordoned node 3 times", blocked: 1},
 		"a scheduler may not have heard of the cordon": {pods: []pod{tracked("a")}, change: func(s *snapshot) { s.workloads = []workload{endless} }},
 		"a scheduler has had time to hear of the cordon": {pods: []pod{tracked("a")},
-			change:  func(s *snapshot) { w := endless; w.since = now.Add(-schedulerLag); s.workloads = []workload{w} },
+			change: func(s *snapshot) {
+				w := endless
+				w.since, s.settings.FailReturning = now.Add(-schedulerLag), true
+				s.workloads = []workload{w}
+			},
 			outcome: failed, cause: ErrRecreated, blocked: 1},
 	} {
 		t.Run(name, c.run)
+	}
+}
+
+func TestNextLeavesPodsThatComeBack(t *testing.T) {
+	returned := func(p *pod) { p.returned = true }
+	tolerant := func(p *pod) { p.Spec.Tolerations = []core.Toleration{{Operator: core.TolerationOpExists}} }
+	terminating := terminatingFor(-time.Second)
+	fresh := workload{name: "app/ReplicaSet/web", initial: 1, recreated: 1, since: now}
+	endless := workload{name: "app/ReplicaSet/web", initial: 1, recreated: maxRecreations, since: now.Add(-schedulerLag)}
+	for name, c := range map[string]struct {
+		pod      pod
+		workload workload
+		fail     bool
+		leaves   bool
+	}{
+		"it tolerates the cordon":                      {pod: tracked("a", returned, tolerant), workload: fresh, leaves: true},
+		"it was there before":                          {pod: tracked("a", tolerant), workload: fresh},
+		"a scheduler may be behind":                    {pod: tracked("a", returned), workload: fresh},
+		"it is bound to the node all the same":         {pod: tracked("a", returned), workload: endless, leaves: true},
+		"it was there before the others returned":      {pod: tracked("a"), workload: endless},
+		"it is terminating, so it is waited for":       {pod: tracked("a", returned, tolerant, terminating), workload: fresh},
+		"it is being evicted":                          {pod: tracked("a", returned, tolerant, inFlight), workload: fresh},
+		"its eviction was accepted":                    {pod: tracked("a", returned, tolerant, func(p *pod) { p.accepted = true }), workload: fresh},
+		"drain.returning: fail, and it is not endless": {pod: tracked("a", returned, tolerant), workload: fresh, fail: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := situation(c.pod)
+			s.workloads, s.settings.FailReturning = []workload{c.workload}, c.fail
+			d := next(s, now)
+			if c.leaves {
+				require.Equal(t, []types.UID{"uid-a"}, d.leave)
+				require.Empty(t, d.evict, "nothing else is decided")
+				return
+			}
+			require.Empty(t, d.leave)
+		})
 	}
 }
 

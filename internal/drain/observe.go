@@ -36,6 +36,9 @@ func (r *run) addPods(seen []*core.Pod, now time.Time) {
 	slices.SortFunc(seen, byName)
 	added := map[string][]*pod{} // by workload
 	for _, s := range seen {
+		if r.stay[s.UID] {
+			continue
+		}
 		p := r.pods[s.UID]
 		if p == nil {
 			p = &pod{}
@@ -53,13 +56,51 @@ func (r *run) addPods(seen []*core.Pod, now time.Time) {
 		}
 	}
 	for name, pods := range added {
-		w, known := r.workloads[name]
-		if !known {
-			r.workloads[name] = &workload{name: name, initial: len(pods)}
-			continue
-		}
-		w.add(pods, now, r.jitter())
+		r.addToWorkload(name, pods, now)
+	}
+}
+
+// addToWorkload records pods that are new on the node. They have come back when pods of
+// their workload have begun to leave; before that, the watch has only been late.
+func (r *run) addToWorkload(name string, pods []*pod, now time.Time) {
+	w := r.workloads[name]
+	switch {
+	case w == nil:
+		r.workloads[name] = &workload{name: name, initial: len(pods)}
+		return
+	case !r.leaving(name):
+		w.initial += len(pods)
+		return
+	}
+	for _, p := range pods {
+		p.returned = true
+	}
+	w.add(pods, now, r.jitter())
+	if w.left == 0 {
 		r.out.printf("pods of %s have come back to the cordoned node", name)
+	}
+}
+
+// leaving reports whether a pod of the workload has begun to leave.
+func (r *run) leaving(workload string) bool {
+	for _, p := range r.pods {
+		if workloadOf(p.Pod) == workload && (p.gone || p.accepted || p.DeletionTimestamp != nil) {
+			return true
+		}
+	}
+	return false
+}
+
+// leave records that pods which have come back stay on the node.
+func (r *run) leave(uids []types.UID) {
+	for _, uid := range uids {
+		p := r.pods[uid]
+		r.stay[uid] = true
+		delete(r.pods, uid)
+		w := r.workloads[workloadOf(p.Pod)]
+		if w.left++; w.left == 1 {
+			r.out.printf("%s", w.warning())
+		}
 	}
 }
 
@@ -114,10 +155,10 @@ func (r *run) evictionAnswered(e eviction, now time.Time) {
 		r.stale.unknown++
 		p.refused("", 0, now, r.jitter())
 	case overBudget:
-		if e.budget == nil { // the watch has shown no budget that would not allow it
+		if e.budget == nil && !e.signal { // the watch has shown no budget that would not allow it
 			p.refused(message, 0, now, r.jitter())
 		}
-	case namespaceTerminating, otherError:
+	case namespaceTerminating, otherError, refusedByWebhook:
 		p.refused(message, retryAfter, now, r.jitter())
 	}
 }

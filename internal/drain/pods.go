@@ -18,6 +18,7 @@ type pod struct {
 	action action
 	shown  bool // the watch has shown it, so that it is gone when the watch does not any more
 
+	returned  bool // it has come back: others of its workload were here and have begun to leave
 	requested bool // its eviction has been requested before
 	inFlight  bool // its eviction is in flight
 	probe     bool // that one is a probe

@@ -40,6 +40,16 @@ func (s snapshot) skipped() (names []string) {
 	return names
 }
 
+// warnings returns what stays behind on the node though the drain goes through.
+func (s snapshot) warnings() (texts []string) {
+	for _, w := range s.workloads {
+		if text := w.warning(); text != "" {
+			texts = append(texts, text)
+		}
+	}
+	return texts
+}
+
 // blocked returns the pods that are blocked; with all, also those that only need more
 // time.
 func (s snapshot) blocked(now time.Time, all bool) (list []operation.BlockedPod) {

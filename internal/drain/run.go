@@ -51,6 +51,7 @@ type run struct {
 
 	pods      map[types.UID]*pod   // every pod that has to leave or had to
 	workloads map[string]*workload // of those pods, to notice the ones that come back
+	stay      map[types.UID]bool   // pods that have come back and are left on the node
 
 	evictions chan eviction // answered ones
 	reads     chan readAnswer
@@ -66,7 +67,7 @@ func newRun(req Request) *run {
 	return &run{
 		req: req, settings: req.Settings, started: time.Now(), jitter: rand.Float64, selectors: selectors{},
 		facts: facts{stale: staleness{versions: map[types.UID]string{}}},
-		pods:  map[types.UID]*pod{}, workloads: map[string]*workload{},
+		pods:  map[types.UID]*pod{}, workloads: map[string]*workload{}, stay: map[types.UID]bool{},
 		evictions: make(chan eviction, req.Settings.Parallel), reads: make(chan readAnswer, 1),
 		out: newOutput(req),
 	}
@@ -112,8 +113,9 @@ func (r *run) drain(ctx, limited context.Context) verdict {
 		}
 		s := r.snapshot(now)
 		d := next(s, now)
-		if len(d.skip) > 0 {
+		if len(d.skip)+len(d.leave) > 0 {
 			r.skip(d.skip)
+			r.leave(d.leave)
 			continue
 		}
 		r.say(s, d)
@@ -201,8 +203,9 @@ func (r *run) result(v verdict) Result {
 		Node: r.req.Node, Evicted: p.Evicted, Gone: p.Gone, Skipped: s.skipped(), NodeGone: v.nodeGone,
 		Output: r.out.tail(), Took: time.Since(r.started),
 	}
+	result.Warnings = s.warnings()
 	if v.warning != "" {
-		result.Warnings = []string{v.warning}
+		result.Warnings = append(result.Warnings, v.warning)
 	}
 	return result
 }

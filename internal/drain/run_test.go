@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -269,12 +270,45 @@ func TestStuckTerminating(t *testing.T) {
 	})
 }
 
+func failReturning(r *Request) { r.Settings.FailReturning = true }
+
+// A drain is for the pods that were there; what comes back for good is left.
+func TestPodsThatComeBackAreLeft(t *testing.T) {
+	clingy := func(p *core.Pod) { p.Spec.Tolerations = []core.Toleration{{Operator: core.TolerationOpExists}} }
+	t.Run("because they tolerate the cordon", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSim(t, newPod("a", clingy), newPod("b", clingy), budget("web", maxUnavailable(1)))
+			s.rebirth = func(old *core.Pod) *core.Pod { p := here(old); clingy(p); return p }
+			result, reports, err := s.drain(t.Context())
+			require.NoError(t, err)
+			s.requireEvictedOnce("a", "b")
+			warning := "pods of app/ReplicaSet/web come back to the cordoned node, which they tolerate, and are left there (drain.returning: leave)"
+			require.Equal(t, []string{warning}, result.Warnings)
+			require.Equal(t, 1, strings.Count(result.Output, warning))
+			require.Equal(t, operation.DrainProgress{Node: node, Total: 2, Evicted: 2, Gone: 2, Output: result.Output}, reports[len(reports)-1])
+		})
+	})
+	t.Run("because they are bound to the node by name", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSim(t, newPod("a"))
+			s.rebirth = here
+			start := time.Now()
+			result, _, err := s.drain(t.Context(), func(r *Request) { r.Deadline = start.Add(10 * time.Minute) })
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, result.Took, schedulerLag, "a scheduler may be behind")
+			require.Less(t, result.Took, 2*schedulerLag)
+			require.Len(t, result.Warnings, 1)
+			require.Contains(t, result.Warnings[0], "though they do not tolerate it")
+		})
+	})
+}
+
 func TestPodsThatComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clingy := func(p *core.Pod) { p.Spec.Tolerations = []core.Toleration{{Operator: core.TolerationOpExists}} }
 		s := newSim(t, newPod("a", clingy), newPod("b", clingy))
 		s.rebirth = func(old *core.Pod) *core.Pod { p := here(old); clingy(p); return p }
-		_, reports, err := s.drain(t.Context())
+		_, reports, err := s.drain(t.Context(), failReturning)
 		require.ErrorIs(t, err, ErrRecreated)
 		require.ErrorContains(t, err, "pods of ReplicaSet/web come back to the cordoned node (3 times so far)")
 		require.GreaterOrEqual(t, len(s.order), 6, "two pods, and at least twice what came back for them")
@@ -308,7 +342,7 @@ func TestPodsThatComeBackForLongerThanASchedulerIsBehind(t *testing.T) {
 		s := newSim(t, newPod("a"))
 		s.rebirth = here
 		start := time.Now()
-		_, reports, err := s.drain(t.Context(), func(r *Request) { r.Deadline = start.Add(10 * time.Minute) })
+		_, reports, err := s.drain(t.Context(), failReturning, func(r *Request) { r.Deadline = start.Add(10 * time.Minute) })
 		require.ErrorIs(t, err, ErrRecreated)
 		require.GreaterOrEqual(t, time.Since(start), schedulerLag)
 		require.Less(t, time.Since(start), 2*schedulerLag)
@@ -376,6 +410,51 @@ func TestAPIServerDown(t *testing.T) {
 			s.requireEvictedOnce("b")
 			require.Greater(t, s.asked["app/a"], 5)
 		})
+	})
+}
+
+// A webhook's 429 is the trouble of its own pod: the API server has time for the others.
+func TestWebhookRefusesItsOwnPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, newPod("a-vm"), newPod("b"), newPod("c"), newPod("d"))
+		migrated := time.Now().Add(20 * time.Second)
+		s.failWith = func(p *core.Pod) (error, error) {
+			if p.Name == "a-vm" && time.Now().Before(migrated) {
+				return deniedBy("evacuation.kubevirt.io", http.StatusTooManyRequests, 0), nil
+			}
+			return nil, nil
+		}
+		result, reports, err := s.drain(t.Context(), func(r *Request) { r.Settings.Parallel = 1 })
+		require.NoError(t, err)
+		require.Equal(t, []string{"b", "c", "d", "a-vm"}, s.order)
+		require.NotContains(t, result.Output, "too much to do")
+		for _, p := range reports {
+			if p.Evicted > 0 && p.Evicted < 4 {
+				require.Equal(t, []operation.BlockedPod{{Pod: "app/a-vm",
+					Reason: `admission webhook "evacuation.kubevirt.io" denied the request: it moves`}}, p.Blocked)
+			}
+		}
+	})
+}
+
+// An operator that takes the refused request as the signal gets one for each of its pods.
+func TestBudgetThatNeverAllowsIsAskedOnceForEachPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, newPod("a"), newPod("b"), newPod("c"), budget("x", maxUnavailable(0)))
+		start := time.Now()
+		moved := map[string]bool{}
+		s.failWith = func(p *core.Pod) (error, error) {
+			if !moved[p.Name] {
+				moved[p.Name] = true
+				require.Less(t, time.Since(start), time.Second, p.Name)
+				s.running.Go(func() { time.Sleep(time.Second); s.locked(func() { s.terminate(p) }) })
+			}
+			return nil, nil
+		}
+		result, _, err := s.drain(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, time.Second+deleteDelay, result.Took)
+		require.Equal(t, map[string]int{"app/a": 1, "app/b": 1, "app/c": 1}, s.asked)
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	scheduling "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 )
@@ -32,6 +33,7 @@ type workload struct {
 	rounds    int       // looks at the node that have shown such a pod for the first time
 	since     time.Time // of the first of them
 	tolerates bool      // one of them tolerates the cordon
+	left      int       // of them that were left on the node
 }
 
 // recreations returns how many times over the workload's pods have been created again.
@@ -41,6 +43,19 @@ func (w workload) recreations() int { return w.recreated / w.initial }
 // changes the workload.
 func (w workload) endless(now time.Time) bool {
 	return w.recreations() >= maxRecreations && (w.tolerates || now.Sub(w.since) >= schedulerLag)
+}
+
+// warning returns what is said of the workload's pods that were left on the node; "" when
+// none was.
+func (w workload) warning() string {
+	if w.left == 0 {
+		return ""
+	}
+	how := "which they tolerate"
+	if !w.tolerates {
+		how = fmt.Sprintf("though they do not tolerate it, for the %d. time", maxRecreations+1)
+	}
+	return fmt.Sprintf("pods of %s come back to the cordoned node, %s, and are left there (drain.returning: leave)", w.name, how)
 }
 
 // add records pods that are new on the node. The eviction of those that a scheduler will
@@ -73,6 +88,27 @@ func toleratesCordon(p *core.Pod) bool {
 	cordon := []core.Taint{{Key: core.TaintNodeUnschedulable, Effect: core.TaintEffectNoSchedule}}
 	_, repelled := scheduling.FindMatchingUntoleratedTaint(klog.Background(), cordon, p.Spec.Tolerations, nil, true)
 	return !repelled
+}
+
+// leave returns the pods that have come back to the node and that neither an eviction nor
+// time will keep away from it: those that tolerate the cordon, and those of workloads whose
+// pods are bound to it over and over without. A drain is for the pods that were there.
+func (s snapshot) leave(now time.Time) (uids []types.UID) {
+	if s.settings.FailReturning {
+		return nil
+	}
+	for _, p := range s.pods {
+		if p.returned && !p.left() && !p.inFlight && !p.accepted && p.DeletionTimestamp == nil &&
+			(toleratesCordon(p.Pod) || s.endless(p, now)) {
+			uids = append(uids, p.UID)
+		}
+	}
+	return uids
+}
+
+// endless reports whether the pod's workload is.
+func (s snapshot) endless(p pod, now time.Time) bool {
+	return slices.ContainsFunc(s.workloads, func(w workload) bool { return w.name == workloadOf(p.Pod) && w.endless(now) })
 }
 
 // recreated returns the remaining pods of those workloads whose pods have been created

@@ -160,17 +160,6 @@ func TestDrainLeavesTheSuccessorOfAStatefulPodAlone(t *testing.T) {
 	}, 20*time.Second, 100*time.Millisecond)
 }
 
-func TestDrainGivesUpOnPodsThatComeBack(t *testing.T) {
-	b := newFixture(t)
-	b.deploy("tolerant", 1, func(p *core.PodTemplateSpec) {
-		p.Spec.Tolerations = []core.Toleration{{Operator: core.TolerationOpExists}}
-		p.Spec.Affinity = onlyOn(b.node)
-	})
-	_, err := b.start(time.Minute).wait()
-	require.ErrorIs(t, err, drain.ErrRecreated)
-	require.ErrorContains(t, err, "come back to the cordoned node (3 times so far)")
-}
-
 func TestDrainWaitsForATerminatingNamespace(t *testing.T) {
 	b := newFixture(t)
 	b.deploy("web", 2)
