@@ -23,6 +23,9 @@ func trim(obj any) {
 		o.Status.Images = nil
 	case *core.PersistentVolumeClaim:
 		o.Annotations = nil
+	case *core.Event: // who could not create what, why and when
+		*o = core.Event{ObjectMeta: o.ObjectMeta, InvolvedObject: o.InvolvedObject, Reason: o.Reason, Message: o.Message,
+			EventTime: o.EventTime, LastTimestamp: o.LastTimestamp, Series: o.Series}
 	case *apps.DaemonSet: // only its existence counts
 		o.Spec, o.Status, o.Annotations = apps.DaemonSetSpec{}, apps.DaemonSetStatus{}, nil
 	}

@@ -14,6 +14,8 @@ import (
 	policy "k8s.io/api/policy/v1"
 	storage "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -45,6 +47,7 @@ type Watch struct {
 	daemonSets  *mirror.Mirror[apps.DaemonSet]
 	claims      *mirror.Mirror[core.PersistentVolumeClaim]
 	attachments *mirror.Mirror[storage.VolumeAttachment]
+	refusals    *mirror.Mirror[core.Event] // only those of failedCreate
 
 	ended  <-chan struct{}
 	cancel context.CancelFunc
@@ -60,6 +63,7 @@ func startWatch(client kubernetes.Interface, log *zap.Logger, retired bool) *Wat
 	pods, budgets, nodes := client.CoreV1().Pods(""), client.PolicyV1().PodDisruptionBudgets(""), client.CoreV1().Nodes()
 	namespaces, daemonSets := client.CoreV1().Namespaces(), client.AppsV1().DaemonSets("")
 	claims, attachments := client.CoreV1().PersistentVolumeClaims(""), client.StorageV1().VolumeAttachments()
+	events := client.CoreV1().Events("")
 	w := &Watch{ended: ctx.Done(), cancel: cancel, retired: retired, log: log, subscribers: map[*Subscription]struct{}{}}
 	w.pods = mirror.New(client, mirrorOptions(w, "pods", func(p *core.Pod) string { return p.Spec.NodeName }), pods.List, pods.Watch)
 	w.budgets = mirror.New(client, mirrorOptions[policy.PodDisruptionBudget](w, "poddisruptionbudgets", nil), budgets.List, budgets.Watch)
@@ -69,11 +73,31 @@ func startWatch(client kubernetes.Interface, log *zap.Logger, retired bool) *Wat
 	w.claims = mirror.New(client, mirrorOptions[core.PersistentVolumeClaim](w, "persistentvolumeclaims", nil), claims.List, claims.Watch)
 	w.attachments = mirror.New(client, mirrorOptions(w, "volumeattachments", func(a *storage.VolumeAttachment) string { return a.Spec.NodeName }),
 		attachments.List, attachments.Watch)
+	w.refusals = mirror.New(client, silentOptions[core.Event](w, "events"), onlyFailedCreates(events.List), onlyFailedCreates(events.Watch))
 	w.Ledger = newLedger(w.budget, w.terminating, w.notifyAll)
-	for _, k := range w.kinds() {
+	for _, k := range append(w.kinds(), w.refusals) {
 		go k.Run(ctx)
 	}
 	return w
+}
+
+// failedCreate is the reason of the events by which controllers say that they could not
+// create a pod: because of a quota, or of an admission webhook.
+const failedCreate = "FailedCreate"
+
+// onlyFailedCreates has a list or watch of events select those.
+func onlyFailedCreates[T any](ask func(context.Context, metav1.ListOptions) (T, error)) func(context.Context, metav1.ListOptions) (T, error) {
+	return func(ctx context.Context, options metav1.ListOptions) (T, error) {
+		options.FieldSelector = fields.OneTermEqualSelector("reason", failedCreate).String()
+		return ask(ctx, options)
+	}
+}
+
+// silentOptions are mirrorOptions for objects whose changes notify nobody.
+func silentOptions[T any](w *Watch, name string) mirror.Options[T] {
+	o := mirrorOptions[T](w, name, nil)
+	o.OnChange = nil
+	return o
 }
 
 // mirrorOptions returns the options of a mirror whose changes notify the subscribers
@@ -113,6 +137,8 @@ type kind interface {
 	LastError() error
 }
 
+// kinds returns the mirrors without which nothing is decided. That of events is none of
+// them: they are only told, and an API server with many takes long to list them.
 func (w *Watch) kinds() []kind {
 	return []kind{w.pods, w.budgets, w.nodes, w.namespaces, w.daemonSets, w.claims, w.attachments}
 }
@@ -188,6 +214,12 @@ func (w *Watch) Budgets(namespace string) []*policy.PodDisruptionBudget {
 // budget returns the PodDisruptionBudget of that name; nil when there is none.
 func (w *Watch) budget(name types.NamespacedName) *policy.PodDisruptionBudget {
 	return w.budgets.Get(name.Namespace + "/" + name.Name)
+}
+
+// FailedCreates returns the events of the last hour or so by which the controllers of a
+// namespace say that they could not create a pod, in no order.
+func (w *Watch) FailedCreates(namespace string) []*core.Event {
+	return w.refusals.ByIndex(byNamespace, namespace)
 }
 
 // NamespaceTerminating reports whether a namespace is being deleted.

@@ -1,9 +1,11 @@
 package drain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"ebb/internal/operation"
 
@@ -82,8 +84,8 @@ func allowsUnhealthyEviction(b *policy.PodDisruptionBudget) bool {
 }
 
 // blockedBy returns why the budgets do not allow the eviction of a pod now, and what to
-// change when waiting alone cannot help. pods are those of the namespace.
-func blockedBy(pod *core.Pod, budgets []pdb, pods []*core.Pod) operation.BlockedPod {
+// change when waiting alone cannot help.
+func blockedBy(pod *core.Pod, budgets []pdb, around neighbourhood, now time.Time) operation.BlockedPod {
 	b := operation.BlockedPod{Pod: podName(pod), Budget: budgetNames(budgets)}
 	if len(budgets) > 1 {
 		b.Reason = fmt.Sprintf("%d budgets select it, and the API server evicts no pod with more than one", len(budgets))
@@ -102,9 +104,9 @@ func blockedBy(pod *core.Pod, budgets []pdb, pods []*core.Pod) operation.Blocked
 	if budget.Status.CurrentHealthy > budget.Status.DesiredHealthy {
 		return b
 	}
-	if unhealthy := failingPods(budget, pods); len(unhealthy) > 0 {
-		b.Reason += "; not ready: " + strings.Join(unhealthy, ", ")
-		b.Advice = "repair these pods, or set unhealthyPodEvictionPolicy: AlwaysAllow so that unready pods may be evicted"
+	for _, s := range around.stalls(budget, now) {
+		b.Reason += "; " + s.reason
+		b.Advice = cmp.Or(b.Advice, s.advice)
 	}
 	return b
 }
@@ -155,11 +157,11 @@ func budgetLimit(b *policy.PodDisruptionBudget) string {
 	return "no limit set"
 }
 
-// failingPods returns those of the pods that a budget selects, at most three, that do not
-// get ready by waiting alone, each with the reason: a container of theirs keeps failing.
-func failingPods(b pdb, pods []*core.Pod) (names []string) {
+// failingPods returns those of the pods, at most three, that do not get ready by waiting
+// alone, each with the reason: a container of theirs keeps failing.
+func failingPods(pods []*core.Pod) (names []string) {
 	for _, p := range pods {
-		if p.DeletionTimestamp != nil || isReady(p) || !b.selector.Matches(labels.Set(p.Labels)) {
+		if p.DeletionTimestamp != nil || isReady(p) {
 			continue
 		}
 		if why := waitingReason(p); why != "" {

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"ebb/internal/capacity"
@@ -90,7 +90,7 @@ func (f *Forecaster) add(forecast *Forecast, pod *core.Pod) {
 	case evict:
 		budgets := f.matching(pod)
 		if len(budgets) > 1 || len(budgets) == 1 && budgets[0].Status.DisruptionsAllowed < 1 {
-			forecast.Blocked = append(forecast.Blocked, blockedBy(pod, budgets, f.watch.PodsMatching(pod.Namespace, labels.Everything())))
+			forecast.Blocked = append(forecast.Blocked, blockedBy(pod, budgets, neighboursIn(f.watch, pod.Namespace), time.Now()))
 		}
 		forecast.Risks = append(forecast.Risks, f.risks(pod)...)
 		forecast.Objections = append(forecast.Objections, objections(forecast.Node, pod)...)

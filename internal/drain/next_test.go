@@ -24,7 +24,7 @@ func situation(pods ...pod) snapshot {
 	s := snapshot{
 		settings: Settings{WaitForVolumeDetach: true, DeleteEmptyDir: true}.withDefaults(), name: node,
 		started: now.Add(-10 * time.Second), deadline: now.Add(50 * time.Second), node: n, pods: pods,
-		balances: map[types.UID]cluster.Balance{}, terminating: map[string]bool{}, neighbours: map[string][]*core.Pod{},
+		balances: map[types.UID]cluster.Balance{}, terminating: map[string]bool{}, neighbours: map[string]neighbourhood{},
 	}
 	s.cordon, s.stale.event = cordonShown, now
 	for i := range pods {

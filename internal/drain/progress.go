@@ -92,7 +92,7 @@ func (s snapshot) blockedPod(p pod, h hold, now time.Time, all bool) operation.B
 	case p.DeletionTimestamp != nil || p.accepted:
 		return operation.BlockedPod{}
 	case len(h.budgets) > 0:
-		b := blockedBy(p.Pod, h.budgets, s.neighbours[p.Namespace])
+		b := blockedBy(p.Pod, h.budgets, s.neighbours[p.Namespace], now)
 		if h.message != "" && !strings.Contains(b.Reason, h.message) {
 			b.Reason += "; the API server says: " + h.message
 		}

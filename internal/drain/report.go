@@ -55,7 +55,7 @@ func (r *run) deliver(p operation.DrainProgress, now time.Time) {
 
 // say writes to the output why pods are held and which volumes are waited for, once for
 // each reason, and how the attempt ends.
-func (r *run) say(s snapshot, d decision) {
+func (r *run) say(s snapshot, d decision, now time.Time) {
 	for _, h := range d.held {
 		p, about := r.pods[h.pod], h.message
 		if about == "" {
@@ -68,7 +68,7 @@ func (r *run) say(s snapshot, d decision) {
 		if h.message != "" {
 			r.out.printf("pod %s: %s", podName(p.Pod), h.message)
 		} else {
-			r.out.printf("pod %s", blockedBy(p.Pod, h.budgets, s.neighbours[p.Namespace]))
+			r.out.printf("pod %s", blockedBy(p.Pod, h.budgets, s.neighbours[p.Namespace], now))
 		}
 	}
 	if volumes := strings.Join(s.volumes, ", "); !s.emptied.IsZero() && r.saidVolumes != volumes && s.waitsForVolumes() {

@@ -118,7 +118,7 @@ func (r *run) drain(ctx, limited context.Context) verdict {
 			r.leave(d.leave)
 			continue
 		}
-		r.say(s, d)
+		r.say(s, d, now)
 		if d.verdict.outcome != goOn {
 			return d.verdict
 		}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	core "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"ebb/internal/cluster"
@@ -49,7 +48,7 @@ type snapshot struct {
 	workloads   []workload                    // of these pods, by name
 	balances    map[types.UID]cluster.Balance // of the matching budgets
 	terminating map[string]bool               // namespaces that are being deleted
-	neighbours  map[string][]*core.Pod        // all pods of the namespaces in which a budget matches a pod
+	neighbours  map[string]neighbourhood      // of the namespaces in which a budget matches a pod
 	volumes     []string                      // attached to the node, and no pod on it uses them; only once it is empty
 }
 
@@ -73,7 +72,7 @@ func (s snapshot) tier() int {
 func (r *run) snapshot(now time.Time) snapshot {
 	s := snapshot{
 		settings: r.settings, name: r.req.Node, started: r.started, deadline: r.req.Deadline, machineDown: r.req.MachineDown,
-		balances: map[types.UID]cluster.Balance{}, terminating: map[string]bool{}, neighbours: map[string][]*core.Pod{},
+		balances: map[types.UID]cluster.Balance{}, terminating: map[string]bool{}, neighbours: map[string]neighbourhood{},
 	}
 	for _, p := range r.pods {
 		s.pods = append(s.pods, *p)
@@ -113,8 +112,8 @@ func (r *run) addBudgets(s *snapshot, now time.Time) {
 			if _, known := s.balances[b.UID]; !known {
 				s.balances[b.UID] = r.watch.Ledger.Balance(b.key(), now)
 			}
-			if s.neighbours[p.Namespace] == nil {
-				s.neighbours[p.Namespace] = r.watch.PodsMatching(p.Namespace, labels.Everything())
+			if _, known := s.neighbours[p.Namespace]; !known {
+				s.neighbours[p.Namespace] = neighboursIn(r.watch, p.Namespace)
 			}
 		}
 	}
