@@ -28,6 +28,7 @@ var needed = []permission{
 	{resource: "namespaces", verbs: []string{"get", "list", "watch"}},
 	{resource: "persistentvolumeclaims", verbs: []string{"get", "list", "watch"}},
 	{group: "storage.k8s.io", resource: "volumeattachments", verbs: []string{"get", "list", "watch"}},
+	{resource: "events", verbs: []string{"list", "watch"}},
 	{group: "policy", resource: "poddisruptionbudgets", verbs: []string{"get", "list", "watch"}},
 	{group: "apps", resource: "daemonsets", verbs: []string{"get", "list", "watch"}},
 	{path: "/readyz", verbs: []string{"get"}},

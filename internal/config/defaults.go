@@ -55,6 +55,7 @@ func (c Cluster) WithDefaults() Cluster {
 	setDefaultPtr(&c.Drain.DeleteEmptyDir, true)
 	setDefault(&c.Drain.Parallel, 16)
 	setDefault(&c.Drain.Jobs, JobsEvict)
+	setDefault(&c.Drain.Returning, ReturningLeave)
 	setDefaultPtr(&c.Drain.WaitForVolumeDetach, true)
 	setDefault(&c.Drain.VolumeDetachTimeout, Duration(60*time.Second))
 

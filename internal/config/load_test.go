@@ -38,7 +38,7 @@ func TestLoadFillsDefaults(t *testing.T) {
 		Infrastructure: Infrastructure{Provider: "none", Timeout: Duration(2 * time.Minute)},
 		Drain: Drain{
 			Timeout: Duration(300 * time.Second), RetryInterval: Duration(30 * time.Second),
-			GracePeriod: &grace, DeleteEmptyDir: &yes, Parallel: 16, Jobs: JobsEvict,
+			GracePeriod: &grace, DeleteEmptyDir: &yes, Parallel: 16, Jobs: JobsEvict, Returning: ReturningLeave,
 			WaitForVolumeDetach: &yes, VolumeDetachTimeout: Duration(60 * time.Second),
 		},
 		Scale: Scale{Timeout: Duration(time.Hour), Attempts: 3, MaxParallel: 1, MinWorkers: 1},
