@@ -32,6 +32,7 @@ type outbox struct {
 type queued struct {
 	*client.Packet
 	slot bool // it has taken one
+	last bool // there is no packet, and nothing comes after it
 }
 
 func (o *outbox) init() {
@@ -62,7 +63,7 @@ func (o *outbox) append(p queued) error {
 func (o *outbox) data(cancel, ended <-chan struct{}, p *client.Packet) error {
 	select {
 	case o.slots <- struct{}{}:
-		return o.append(queued{p, true})
+		return o.append(queued{Packet: p, slot: true})
 	case <-cancel:
 		return os.ErrDeadlineExceeded
 	case <-ended:
@@ -70,7 +71,10 @@ func (o *outbox) data(cancel, ended <-chan struct{}, p *client.Packet) error {
 	}
 }
 
-// drain sends until that fails or ended is closed.
+// finish lets drain return nil once all that was queued before has been sent.
+func (o *outbox) finish() error { return o.append(queued{last: true}) }
+
+// drain sends until that fails, ended is closed or all has been sent before finish.
 func (o *outbox) drain(send func(*client.Packet) error, ended <-chan struct{}) error {
 	for {
 		select {
@@ -79,6 +83,9 @@ func (o *outbox) drain(send func(*client.Packet) error, ended <-chan struct{}) e
 		case <-o.wake:
 		}
 		for _, p := range o.take() {
+			if p.last {
+				return nil
+			}
 			if err := send(p.Packet); err != nil {
 				return err
 			}

@@ -22,6 +22,10 @@ type Transport interface {
 	Recv() (*client.Packet, error)
 }
 
+// sendCloser is a transport whose end can be told after all that was sent, as the client's
+// end of a gRPC stream.
+type sendCloser interface{ CloseSend() error }
+
 // ErrEnded is in the error of everything that the end of a session has ended.
 var ErrEnded = errors.New("the session has ended")
 
@@ -82,7 +86,11 @@ func (s *Session) Serve(ctx context.Context, end func()) error {
 	writer := make(chan error, 1)
 	go func() {
 		err := s.out.drain(s.transport.Send, s.ended)
-		end() // Recv returns
+		if t, ok := s.transport.(sendCloser); ok && err == nil {
+			_ = t.CloseSend() // the other end answers by ending the stream
+		} else {
+			end() // Recv returns
+		}
 		writer <- err
 	}()
 	err := s.receive(ctx)
@@ -125,6 +133,9 @@ func (s *Session) finish(cause error) {
 		c.fail(s.cause)
 	}
 }
+
+// Finish ends the session after everything that is on its way has been sent.
+func (s *Session) Finish() error { return s.out.finish() }
 
 // Ended returns a channel that is closed when the session has ended.
 func (s *Session) Ended() <-chan struct{} { return s.ended }
