@@ -131,8 +131,10 @@ func (s Strategy) leads(ids Identifiers, d Destination) (precision int, ok bool)
 		return precision, precision > 0
 	case DefaultRoute:
 		return 0, ids.DefaultRoute
+	case Default:
+		return 0, true
 	}
-	return 0, true
+	return 0, false
 }
 
 // rank orders the candidates for a dial; less is better, from the first field to the last.

@@ -32,6 +32,8 @@ type bed struct {
 	socket   string // Unix socket of HTTP CONNECT
 	grpc     *grpc.Server
 	cordoned sync.Map // IDs of agents
+
+	connected sync.Map // TCP connections of agents and clients
 }
 
 const prod = "prod"
@@ -71,7 +73,7 @@ func (b *bed) serve() {
 	l, err := new(net.ListenConfig).Listen(b.t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(b.t, err)
 	b.agents = l.Addr().String()
-	serving.Go(func() { _ = b.grpc.Serve(l) })
+	serving.Go(func() { _ = b.grpc.Serve(noting{l, &b.connected}) })
 
 	socket, err := new(net.ListenConfig).Listen(b.t.Context(), "unix", b.socket)
 	require.NoError(b.t, err)
@@ -85,11 +87,31 @@ func (b *bed) serve() {
 	})
 }
 
+// noting notes the connections that it accepts.
+type noting struct {
+	net.Listener
+	accepted *sync.Map
+}
+
+func (n noting) Accept() (net.Conn, error) {
+	c, err := n.Listener.Accept()
+	if err == nil {
+		n.accepted.Store(c, true)
+	}
+	return c, err
+}
+
+// lose cuts the connections of all agents and clients.
+func (b *bed) lose() {
+	b.connected.Range(func(c, _ any) bool { _ = c.(net.Conn).Close(); return true })
+}
+
 // testAgent is an agent that runs in this process.
 type testAgent struct {
 	*agent.Agent
 	kill  context.CancelFunc
 	ended chan error
+	done  chan struct{}
 }
 
 // agent starts an agent and returns when it is connected.
@@ -99,14 +121,17 @@ func (b *bed) agent(id, offers string) *testAgent {
 	require.NoError(b.t, err)
 	before := len(b.Connections())
 	ctx, kill := context.WithCancel(b.t.Context())
-	a := &testAgent{kill: kill, ended: make(chan error, 1), Agent: agent.New(agent.Options{
+	a := &testAgent{kill: kill, ended: make(chan error, 1), done: make(chan struct{}), Agent: agent.New(agent.Options{
 		ID: id, Identifiers: ids, DrainTimeout: 30 * time.Second, Refresh: time.Second, Log: zap.NewNop(),
 		Connect: func() (*grpc.ClientConn, error) {
 			return grpc.NewClient(b.agents, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(ofCluster(prod)))
 		},
 	})}
-	go func() { a.ended <- a.Run(ctx); close(a.ended) }()
-	b.t.Cleanup(func() { kill(); <-a.ended })
+	go func() { a.ended <- a.Run(ctx); close(a.done) }()
+	b.t.Cleanup(func() {
+		kill()
+		<-a.done
+	})
 	b.eventually("the agent connects", func() bool { return len(b.Connections()) == before+1 })
 	return a
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
 	"ebb/internal/tunnel"
+	"ebb/internal/tunnel/agent"
 )
 
 // dialler is a way to dial a destination in prod.
@@ -67,6 +69,7 @@ func (b *bed) throughConnect(ctx context.Context, address string) (net.Conn, err
 	if err != nil {
 		return nil, err
 	}
+	defer func() { _ = answer.Body.Close() }()
 	if answer.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(answer.Body)
 		return nil, fmt.Errorf("%s: %s", answer.Status, body)
@@ -278,6 +281,32 @@ func TestAgentsOfCordonedNodes(t *testing.T) {
 	open(map[string]int{"w1": 1, "w2": 2})
 	b.cordoned.Delete("w1")
 	open(map[string]int{"w1": 2, "w2": 2})
+}
+
+// Two servers behind one address say that they are two: an agent connects to each, and comes
+// back to one that was away.
+func TestAgentsConnectToEachServer(t *testing.T) {
+	count := func(id string) func(*Options) { return func(o *Options) { o.ID, o.Count = id, 2 } }
+	one, two := newBed(t, count("one")), newBed(t, count("two"))
+	var calls atomic.Int64
+	a := agent.New(agent.Options{
+		ID: "w1", DrainTimeout: time.Minute, Refresh: 10 * time.Millisecond, Log: zap.NewNop(),
+		Connect: func() (*grpc.ClientConn, error) {
+			address := []string{one.agents, one.agents, two.agents}[calls.Add(1)%3] // whatever a balancer does
+			return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(ofCluster(prod)))
+		},
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(t.Context()) }()
+	both := func() bool { return len(one.Connections()) == 1 && len(two.Connections()) == 1 }
+	one.eventually("the agent is connected to both", both)
+	require.NoError(t, a.Ready())
+	since := two.Connections()[0].Since
+	two.lose()
+	one.eventually("it comes back", func() bool { return both() && two.Connections()[0].Since.After(since) })
+	a.Drain()
+	require.NoError(t, <-ended, "it carries nothing")
+	one.eventually("nobody is left", func() bool { return len(one.Connections())+len(two.Connections()) == 0 })
 }
 
 // An agent dies with a dial under way: the dial goes to another agent, or fails at once.

@@ -25,6 +25,7 @@ func (s *Session) handle(ctx context.Context, p *client.Packet) error {
 		}
 		s.opts.Draining()
 		return nil
+	case client.PacketType_DIAL_REQ, client.PacketType_DIAL_RSP, client.PacketType_DIAL_CLS: // it depends on which end this is
 	}
 	if s.opts.Dial == nil {
 		return s.handleAnswer(p)
@@ -58,7 +59,7 @@ func (s *Session) closing(id int64, problem string) *client.Packet {
 // handleClose hears that the other end has closed a connection. What came before is still
 // read. The end that was dialled forgets the connection when it closes it, too.
 func (s *Session) handleClose(p *client.Packet) error {
-	id, why := p.GetCloseRequest().GetConnectID(), error(io.EOF)
+	id, why := p.GetCloseRequest().GetConnectID(), io.EOF
 	if r := p.GetCloseResponse(); r != nil {
 		id = r.GetConnectID()
 		if r.GetError() != "" && r.GetError() != io.EOF.Error() {
