@@ -3,18 +3,18 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	configendpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	xdscache "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	xdslog "github.com/envoyproxy/go-control-plane/pkg/log"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"go.uber.org/zap"
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -33,18 +33,19 @@ type Options struct {
 // Server is the xDS server. It watches a cluster from the first request for one of its
 // services on, and keeps resources of a service only while a stream is subscribed to it.
 type Server struct {
-	opts   Options
-	log    *zap.Logger
-	caches map[string]*xdscache.LinearCache // by type of resource
+	opts    Options
+	log     *zap.Logger
+	process string // prefix of versions: they are this process's own
 
 	watchCtx    context.Context // ends with Close
 	stopWatches context.CancelFunc
 	watchers    sync.WaitGroup
 
 	mu            sync.Mutex
+	version       int64                      // raised with each change of a resource
 	clusters      map[string]*clusterWatcher // by cluster
 	subscriptions map[string]*subscription   // by name of the resources
-	streams       map[streamID]*stream
+	streams       map[*stream]bool
 
 	nacks   atomic.Int64 // responses that clients rejected
 	changes atomic.Int64 // of endpoints
@@ -52,22 +53,16 @@ type Server struct {
 
 // subscription is a service that at least one stream is subscribed to.
 type subscription struct {
-	name        ResourceName
-	subscribers int
-	sent        *configendpoint.ClusterLoadAssignment // what they were told; nil = nothing yet
+	name      ResourceName
+	streams   map[*stream]bool
+	resources map[string]*versioned // by type; without endpoints until they are known
 }
 
 // NewServer returns a server that watches no cluster yet. Close ends its watches.
 func NewServer(o Options) *Server {
 	s := &Server{
-		opts: o, log: o.Log, caches: map[string]*xdscache.LinearCache{},
-		clusters: map[string]*clusterWatcher{}, subscriptions: map[string]*subscription{}, streams: map[streamID]*stream{},
-	}
-	// Versions are unique to this process: a client that was connected to another gateway
-	// gets all its resources once.
-	prefix := fmt.Sprintf("%x-", time.Now().UnixNano())
-	for _, kind := range resourceTypes {
-		s.caches[kind] = xdscache.NewLinearCache(kind, xdscache.WithVersionPrefix(prefix), xdscache.WithLogger(xdsLogger(s.log)))
+		opts: o, log: o.Log, process: fmt.Sprintf("%x-", time.Now().UnixNano()),
+		clusters: map[string]*clusterWatcher{}, subscriptions: map[string]*subscription{}, streams: map[*stream]bool{},
 	}
 	s.watchCtx, s.stopWatches = context.WithCancel(context.Background())
 	return s
@@ -135,63 +130,98 @@ func (s *Server) publish(cluster string, services []string) {
 }
 
 // updateEndpoints computes the endpoints of the subscriptions for which match returns true
-// and puts those that have changed into the cache. The caller holds mu.
+// and tells those that have changed. The caller holds mu.
 func (s *Server) updateEndpoints(match func(*subscription) bool) {
-	changed := map[string]types.Resource{}
-	for text, w := range s.subscriptions {
-		watcher := s.clusters[w.name.Cluster]
-		if !match(w) || watcher == nil || !watcher.hasSynced() {
-			continue
-		}
-		protocol, endpoints := watcher.endpointsOf(w.name)
-		if assignment := loadAssignment(text, protocol, endpoints); !proto.Equal(assignment, w.sent) {
-			w.sent, changed[text] = assignment, assignment
-			s.changes.Add(1)
+	concerned := map[*stream]bool{}
+	for text, one := range s.subscriptions {
+		if match(one) && s.updateAssignment(text, one) {
+			maps.Copy(concerned, one.streams)
 		}
 	}
-	s.updateCache(resource.EndpointType, changed, nil)
-}
-
-// updateCache changes resources of one type; subscribed streams get the change. The
-// caller holds mu.
-func (s *Server) updateCache(typeURL string, changed map[string]types.Resource, removed []string) {
-	if len(changed)+len(removed) == 0 {
-		return
-	}
-	if err := s.caches[typeURL].UpdateResources(changed, removed); err != nil {
-		s.log.Error("clients were not told", zap.String("type", typeURL), zap.Error(err))
+	for st := range concerned {
+		st.respond(resource.EndpointType)
 	}
 }
 
-// addSubscriber adds a stream to a service's subscribers and, for the first, creates the
-// service's resources. The caller holds mu.
-func (s *Server) addSubscriber(text string, name ResourceName) error {
-	if w := s.subscriptions[text]; w != nil {
-		w.subscribers++
-		return nil
+// updateAssignment computes the endpoints of a service, if they are known, and reports
+// whether they have changed. The caller holds mu.
+func (s *Server) updateAssignment(text string, one *subscription) (changed bool) {
+	watcher := s.clusters[one.name.Cluster]
+	if watcher == nil || !watcher.hasSynced() {
+		return false
 	}
-	resources, err := routingResources(text)
+	protocol, endpoints := watcher.endpointsOf(one.name)
+	assignment, err := newVersioned(loadAssignment(text, protocol, endpoints))
 	if err != nil {
+		s.log.Error("clients were not told", zap.String("name", text), zap.Error(err))
+		return false
+	}
+	if before := one.resources[resource.EndpointType]; before != nil && before.version == assignment.version {
+		return false
+	}
+	one.resources[resource.EndpointType] = assignment
+	s.version++
+	s.changes.Add(1)
+	return true
+}
+
+// versionInfo returns the version of all resources. The caller holds mu.
+func (s *Server) versionInfo() string { return s.process + strconv.FormatInt(s.version, 10) }
+
+// subscribe subscribes a stream to the service of a name. Its error is a gRPC status. The
+// caller holds mu.
+func (s *Server) subscribe(st *stream, text string) error {
+	name, err := ParseResourceName(text)
+	if err != nil {
+		return grpcstatus.Error(codes.InvalidArgument, err.Error())
+	}
+	if err := st.authorize(name.Cluster); err != nil {
 		return err
 	}
-	w := &subscription{name: name, subscribers: 1}
-	s.subscriptions[text] = w
-	for kind, one := range resources {
-		s.updateCache(kind, map[string]types.Resource{text: one}, nil)
+	if len(st.subscribed) >= maxSubscriptions {
+		return grpcstatus.Errorf(codes.ResourceExhausted, "one stream may ask for %d services", maxSubscriptions)
 	}
-	s.updateEndpoints(func(other *subscription) bool { return other == w })
+	if err := s.watchCluster(name.Cluster); err != nil {
+		s.log.Warn("a client asks for services of a cluster that cannot be followed", zap.String("cluster", name.Cluster), zap.Error(err))
+		return grpcstatus.Errorf(codes.NotFound, "there is no cluster %q here", name.Cluster)
+	}
+	one, err := s.subscriptionOf(text, name)
+	if err != nil {
+		return grpcstatus.Error(codes.Internal, err.Error())
+	}
+	one.streams[st], st.subscribed[text] = true, true
 	return nil
 }
 
-// removeSubscriber removes a stream from a service's subscribers and, after the last,
-// the service's resources. The caller holds mu.
-func (s *Server) removeSubscriber(text string) {
-	w := s.subscriptions[text]
-	if w.subscribers--; w.subscribers > 0 {
-		return
+// subscriptionOf returns the subscription of a name, with its resources, and makes it if
+// there is none. The caller holds mu.
+func (s *Server) subscriptionOf(text string, name ResourceName) (*subscription, error) {
+	if one := s.subscriptions[text]; one != nil {
+		return one, nil
 	}
-	delete(s.subscriptions, text)
-	for _, kind := range resourceTypes {
-		s.updateCache(kind, nil, []string{text})
+	one := &subscription{name: name, streams: map[*stream]bool{}, resources: map[string]*versioned{}}
+	routing, err := routingResources(text)
+	if err != nil {
+		return nil, err
+	}
+	for kind, r := range routing {
+		if one.resources[kind], err = newVersioned(r); err != nil {
+			return nil, err
+		}
+	}
+	s.subscriptions[text] = one
+	s.version++
+	s.updateAssignment(text, one)
+	return one, nil
+}
+
+// unsubscribe takes a stream from the subscribers of a service and, after the last, drops
+// the service's resources. The caller holds mu.
+func (s *Server) unsubscribe(st *stream, text string) {
+	one := s.subscriptions[text]
+	delete(st.subscribed, text)
+	delete(one.streams, st)
+	if len(one.streams) == 0 {
+		delete(s.subscriptions, text)
 	}
 }

@@ -167,7 +167,7 @@ func cordonedByEbb(n *core.Node) bool {
 func (s *clusterWatcher) endpointsOf(n ResourceName) (protocol core.Protocol, endpoints []Endpoint) {
 	key := n.Namespace + "/" + n.Service
 	service := s.services.Get(key)
-	if service == nil {
+	if service == nil || service.Spec.Type == core.ServiceTypeExternalName { // whose old slices nobody removes
 		return "", nil
 	}
 	port, ok := servicePort(service, n.Port)
@@ -208,7 +208,7 @@ func nodeNames(slice *discovery.EndpointSlice) []string {
 // transformService drops the fields that endpointsOf does not read.
 func transformService(s *core.Service) {
 	s.ManagedFields, s.Annotations, s.Labels, s.Status = nil, nil, nil, core.ServiceStatus{}
-	s.Spec = core.ServiceSpec{Ports: s.Spec.Ports, IPFamilies: s.Spec.IPFamilies}
+	s.Spec = core.ServiceSpec{Type: s.Spec.Type, Ports: s.Spec.Ports, IPFamilies: s.Spec.IPFamilies}
 }
 
 func transformSlice(s *discovery.EndpointSlice) { s.ManagedFields, s.Annotations = nil, nil }

@@ -3,14 +3,16 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/stretchr/testify/require"
+	rpc "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	core "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -134,33 +136,157 @@ func TestUpdatesSurviveTheAPIServer(t *testing.T) {
 	require.Len(t, u.resources, 1)
 }
 
-func TestRequestsThatAreRefused(t *testing.T) {
-	createServiceWithEndpoint(t, "mine", "10.9.0.1")
-	_, address := startServer(t)
-	for name, c := range map[string]struct {
-		asked, kind string
-		code        codes.Code
-		text        string
+// A name that is unknown or forbidden is answered by itself, whatever the type: nothing
+// that the stream asks for beside it is held up, then or later.
+func TestNamesThatAreRefused(t *testing.T) {
+	const mine = "prod/default/mine:80"
+	refused := map[string]struct {
+		code codes.Code
+		text string
 	}{
-		"another cluster":  {"staging/default/mine:80", resource.EndpointType, codes.PermissionDenied, "not for you: staging"},
-		"unknown cluster":  {"nowhere/default/mine:80", resource.EndpointType, codes.NotFound, `no cluster "nowhere"`},
-		"no name":          {"mine", resource.EndpointType, codes.InvalidArgument, "<cluster>/<namespace>/<service>:<port>"},
-		"everything":       {"*", resource.EndpointType, codes.InvalidArgument, "<cluster>/<namespace>/<service>:<port>"},
-		"another resource": {"prod/default/mine:80", resource.SecretType, codes.InvalidArgument, "not served here"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for _, subscribe := range []openStream{openSotW, openDelta} {
-				s := subscribe(withClusters(t.Context(), "prod", "nowhere"), t, address)
-				s.request(c.kind, []string{c.asked}, response{})
-				err := <-s.streamErr
-				require.Equal(t, c.code, status.Code(err))
-				require.ErrorContains(t, err, c.text)
-			}
-		})
+		"staging/default/mine:80": {codes.PermissionDenied, "not for you: staging"},
+		"nowhere/default/mine:80": {codes.NotFound, `no cluster "nowhere"`},
+		"mine":                    {codes.InvalidArgument, "<cluster>/<namespace>/<service>:<port>"},
+		"*":                       {codes.InvalidArgument, "<cluster>/<namespace>/<service>:<port>"},
 	}
-	s := openSotW(withClusters(t.Context(), "prod"), t, address)
-	s.request(resource.EndpointType, []string{"prod/default/mine:80"}, response{})
-	s.waitForEndpoints("prod/default/mine:80", map[string]string{"10.9.0.1": healthy})
+	forBothProtocols(t, func(t *testing.T, subscribe openStream) {
+		createServiceWithEndpoint(t, "mine", "10.9.0.1")
+		_, address := startServer(t)
+		s := subscribe(withClusters(t.Context(), "prod", "nowhere"), t, address)
+		for _, kind := range []string{resource.ListenerType, resource.RouteType, resource.ClusterType, resource.EndpointType} {
+			s.request(kind, append(slices.Collect(maps.Keys(refused)), mine), response{})
+			told := map[string]*rpc.Status{}
+			for s.resources[kind+" "+mine] == nil || len(told) < len(refused) {
+				u := s.nextResponse()
+				require.NotContains(t, u.removed, mine)
+				maps.Copy(told, u.refused)
+			}
+			for name, want := range refused {
+				require.Equal(t, want.code, codes.Code(told[name].GetCode()), name)
+				require.Contains(t, told[name].GetMessage(), want.text)
+				require.Nil(t, s.resources[kind+" "+name])
+			}
+		}
+		s.request(resource.SecretType, []string{"another type"}, response{})
+		require.Equal(t, codes.InvalidArgument, codes.Code(s.nextResponse().refused["another type"].GetCode()))
+		setEndpointAddress(t, "mine", "10.9.0.2")
+		s.waitForEndpoints(mine, map[string]string{"10.9.0.2": healthy})
+	})
+}
+
+// The protocols have words for a resource that does not exist: missing among all
+// listeners, removed. A name that comes later is told of as well.
+func TestRefusedNamesDoNotExist(t *testing.T) {
+	const mine, no = "prod/default/never:80", "staging/default/never:80"
+	_, address := startServer(t)
+	all := openSotW(withClusters(t.Context(), "prod"), t, address)
+	all.request(resource.ListenerType, []string{mine}, response{})
+	all.nextResponse()
+	all.request(resource.ListenerType, []string{mine, no}, response{nonce: "1"})
+	require.Len(t, all.nextResponse().resources, 1, "all listeners that there are")
+	delta := openDelta(withClusters(t.Context(), "prod"), t, address)
+	delta.request(resource.ListenerType, []string{mine}, response{})
+	require.Empty(t, delta.nextResponse().removed)
+	delta.request(resource.ListenerType, []string{mine, no}, response{})
+	u := delta.nextResponse()
+	require.Equal(t, []string{no}, u.removed)
+	require.Empty(t, u.resources)
+}
+
+// A service that a stream has unsubscribed from is not followed for it any more, and told
+// again when it comes back.
+func TestUnsubscribe(t *testing.T) {
+	const one, other = "prod/default/left:80", "prod/default/kept:80"
+	forBothProtocols(t, func(t *testing.T, subscribe openStream) {
+		createServiceWithEndpoint(t, "left", "10.9.0.1")
+		createServiceWithEndpoint(t, "kept", "10.9.0.2")
+		server, address := startServer(t)
+		s := subscribe(t.Context(), t, address)
+		s.request(resource.EndpointType, []string{one, other}, response{})
+		var last response
+		for s.endpoints(one)["10.9.0.1"] == "" || s.endpoints(other)["10.9.0.2"] == "" {
+			last = s.nextResponse()
+		}
+		require.Equal(t, 2, server.Stats().Services)
+
+		s.request(resource.EndpointType, []string{other}, response{nonce: last.nonce, version: last.version})
+		setEndpointAddress(t, "left", "10.9.0.3")
+		setEndpointAddress(t, "kept", "10.9.0.4")
+		last = s.nextResponse()
+		require.Equal(t, map[string]string{"10.9.0.4": healthy}, s.endpoints(other))
+		require.Equal(t, map[string]string{"10.9.0.1": healthy}, s.endpoints(one), "nothing is told of what is not asked for")
+		require.Equal(t, 1, server.Stats().Services)
+
+		setEndpointAddress(t, "left", "10.9.0.1")
+		s.request(resource.EndpointType, []string{one, other}, response{nonce: last.nonce, version: last.version})
+		u := s.nextResponse()
+		require.Contains(t, u.resources, one, "as it was before it left")
+	})
+}
+
+// A delta client that subscribes again gets the resource again: it may have dropped it.
+func TestSubscribeAgain(t *testing.T) {
+	const name = "prod/default/again:80"
+	createServiceWithEndpoint(t, "again", "10.9.0.1")
+	_, address := startServer(t)
+	s := openDelta(t.Context(), t, address)
+	for range 2 {
+		s.subscribed[resource.EndpointType] = nil // so that it is in the request
+		s.request(resource.EndpointType, []string{name}, response{})
+		require.Contains(t, s.nextResponse().resources, name)
+	}
+}
+
+// A delta client says what it has when it comes back. What it has is not taken from it
+// because the gateway that it has come to does not know the cluster yet, and not sent again
+// when it is the same.
+func TestDeltaClientComesBack(t *testing.T) {
+	const same, changed = "prod/default/same:80", "prod/default/changed:80"
+	createServiceWithEndpoint(t, "same", "10.9.0.1")
+	createServiceWithEndpoint(t, "changed", "10.9.0.2")
+	_, address := startServer(t)
+	before := openDelta(t.Context(), t, address)
+	before.request(resource.EndpointType, []string{same, changed}, response{})
+	before.waitForEndpoints(same, map[string]string{"10.9.0.1": healthy})
+	before.waitForEndpoints(changed, map[string]string{"10.9.0.2": healthy})
+	setEndpointAddress(t, "changed", "10.9.0.3")
+
+	proceed := make(chan struct{})
+	_, address = startServerWith(t, heldClient(t, proceed))
+	s := openDelta(t.Context(), t, address)
+	s.initial = before.versions
+	s.request(resource.EndpointType, []string{same, changed}, response{})
+	s.requireNoResponse(same)
+	close(proceed)
+	u := s.nextResponse()
+	require.Empty(t, u.removed)
+	require.Equal(t, []string{changed}, slices.Collect(maps.Keys(u.resources)))
+	require.Equal(t, map[string]string{"10.9.0.3": healthy}, s.endpoints(changed))
+}
+
+// The endpoint discovery service has one type only, which need not be said.
+func TestEndpointServiceWithoutType(t *testing.T) {
+	createServiceWithEndpoint(t, "typeless", "10.9.0.1")
+	_, address := startServer(t)
+	s := openDeltaEDS(t.Context(), t, address)
+	s.request(resource.EndpointType, []string{"prod/default/typeless:80"}, response{})
+	s.waitForEndpoints("prod/default/typeless:80", map[string]string{"10.9.0.1": healthy})
+}
+
+// A Service that has become an ExternalName has no endpoints, though nobody removes its
+// slices.
+func TestServiceBecomesExternalName(t *testing.T) {
+	const name = "prod/default/moves:80"
+	deployWorkload(t, sandbox.Workload{Name: "moves", Replicas: 1})
+	_, address := startServer(t)
+	s := openDelta(t.Context(), t, address)
+	s.request(resource.EndpointType, []string{name}, response{})
+	s.waitForEndpoints(name, map[string]string{waitForReadyPods(t, "moves", 1)[0].Status.PodIP: healthy})
+	patchService(t, "moves", map[string]any{"type": "ExternalName", "externalName": "moved.example.com", "clusterIP": nil, "clusterIPs": nil})
+	s.waitForEndpoints(name, map[string]string{})
+	slices, err := shared.Client().DiscoveryV1().EndpointSlices(sandbox.Namespace).List(t.Context(), meta.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=moves"})
+	require.NoError(t, err)
+	require.NotEmpty(t, slices.Items, "the controller has left them")
 }
 
 // Envoy asks for all clusters unless it is told not to: it gets none, and no stream is

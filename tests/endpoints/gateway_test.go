@@ -243,7 +243,7 @@ func TestAuthentication(t *testing.T) {
 				s.waitForEndpoints(c.asked, map[string]string{"10.9.0.1": healthy})
 				return
 			}
-			err := <-s.streamErr
+			err := s.refusal(c.asked)
 			require.Equal(t, c.code, status.Code(err), "%v", err)
 			require.ErrorContains(t, err, c.text)
 		})

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"ebb/internal/endpoints"
 	"ebb/internal/sandbox"
@@ -59,11 +61,17 @@ func run(m *testing.M) int {
 // startServer returns an endpoint server for the sandbox, as cluster "prod", and its address.
 func startServer(t *testing.T) (*endpoints.Server, string) {
 	t.Helper()
+	return startServerWith(t, shared.Client())
+}
+
+// startServerWith returns a server that follows the cluster by that client.
+func startServerWith(t *testing.T, client kubernetes.Interface) (*endpoints.Server, string) {
+	t.Helper()
 	s := endpoints.NewServer(endpoints.Options{Log: zap.NewNop(), Client: func(_ context.Context, cluster string) (kubernetes.Interface, error) {
 		if cluster != "prod" {
 			return nil, errors.New("no such cluster")
 		}
-		return shared.Client(), nil
+		return client, nil
 	}})
 	server := grpc.NewServer(grpc.ChainStreamInterceptor(authorizeClusters), grpc.WaitForHandlers(true))
 	s.Register(t.Context(), server)
@@ -166,3 +174,29 @@ type streamWithContext struct {
 
 // Context implements grpc.ServerStream.
 func (s streamWithContext) Context() context.Context { return s.ctx }
+
+// heldClient returns a client for the sandbox that sends nothing before proceed is closed.
+func heldClient(t *testing.T, proceed <-chan struct{}) kubernetes.Interface {
+	t.Helper()
+	rest, err := clientcmd.BuildConfigFromFlags("", shared.Kubeconfig())
+	require.NoError(t, err)
+	rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return heldTransport{next, proceed} })
+	client, err := kubernetes.NewForConfig(rest)
+	require.NoError(t, err)
+	return client
+}
+
+type heldTransport struct {
+	next    http.RoundTripper
+	proceed <-chan struct{}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (h heldTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-h.proceed:
+		return h.next.RoundTrip(r)
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}

@@ -15,11 +15,14 @@ import (
 	configlistener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	configroute "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	endpointservice "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/stretchr/testify/require"
+	rpc "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -31,6 +34,17 @@ const waitTimeout = 30 * time.Second
 type response struct {
 	typeURL, version, nonce string
 	resources               map[string]proto.Message
+	versions                map[string]string      // of resources, by delta
+	removed                 []string               // by delta
+	refused                 map[string]*rpc.Status // why names have no resource
+}
+
+func refusedNames(all []*discovery.ResourceError) map[string]*rpc.Status {
+	refused := map[string]*rpc.Status{}
+	for _, one := range all {
+		refused[one.GetResourceName().GetName()] = one.GetErrorDetail()
+	}
+	return refused
 }
 
 // xdsClient is an xDS client with one ADS stream. It ACKs every response and fails the
@@ -42,9 +56,12 @@ type xdsClient struct {
 	streamErr  chan error
 	subscribed map[string][]string
 	resources  map[string]proto.Message // by type and name
+	initial    map[string]string        // versions by name that a delta client has when it comes
+	versions   map[string]string        // by name, as delta has told them
+	implicit   bool                     // requests have no type: the service has only one
 }
 
-func newADSClient(t *testing.T, address string, options []grpc.DialOption) discovery.AggregatedDiscoveryServiceClient {
+func dial(t *testing.T, address string, options []grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	if len(options) == 0 {
 		options = []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
@@ -52,7 +69,7 @@ func newADSClient(t *testing.T, address string, options []grpc.DialOption) disco
 	c, err := grpc.NewClient(address, options...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	return discovery.NewAggregatedDiscoveryServiceClient(c)
+	return c
 }
 
 // withClusters returns a context whose streams may ask for those clusters only.
@@ -61,7 +78,7 @@ func withClusters(ctx context.Context, names ...string) context.Context {
 }
 
 func newXDSClient(t *testing.T) *xdsClient {
-	return &xdsClient{t: t, responses: make(chan response, 100), streamErr: make(chan error, 1), subscribed: map[string][]string{}, resources: map[string]proto.Message{}}
+	return &xdsClient{t: t, responses: make(chan response, 100), streamErr: make(chan error, 1), subscribed: map[string][]string{}, resources: map[string]proto.Message{}, versions: map[string]string{}}
 }
 
 // failed makes s a client that could not open its stream, and returns it.
@@ -75,7 +92,7 @@ func (s *xdsClient) failed(err error) *xdsClient {
 func openSotW(ctx context.Context, t *testing.T, address string, options ...grpc.DialOption) *xdsClient {
 	t.Helper()
 	s := newXDSClient(t)
-	stream, err := newADSClient(t, address, options).StreamAggregatedResources(ctx)
+	stream, err := discovery.NewAggregatedDiscoveryServiceClient(dial(t, address, options)).StreamAggregatedResources(ctx)
 	if err != nil {
 		return s.failed(err)
 	}
@@ -91,7 +108,7 @@ func openSotW(ctx context.Context, t *testing.T, address string, options ...grpc
 				s.streamErr <- err
 				return
 			}
-			u := response{typeURL: r.GetTypeUrl(), version: r.GetVersionInfo(), nonce: r.GetNonce(), resources: map[string]proto.Message{}}
+			u := response{typeURL: r.GetTypeUrl(), version: r.GetVersionInfo(), nonce: r.GetNonce(), resources: map[string]proto.Message{}, refused: refusedNames(r.GetResourceErrors())}
 			for _, one := range r.GetResources() {
 				name, m := decodeResource(t, one)
 				u.resources[name] = m
@@ -106,12 +123,46 @@ func openSotW(ctx context.Context, t *testing.T, address string, options ...grpc
 func openDelta(ctx context.Context, t *testing.T, address string, options ...grpc.DialOption) *xdsClient {
 	t.Helper()
 	s := newXDSClient(t)
-	stream, err := newADSClient(t, address, options).DeltaAggregatedResources(ctx)
+	stream, err := discovery.NewAggregatedDiscoveryServiceClient(dial(t, address, options)).DeltaAggregatedResources(ctx)
 	if err != nil {
 		return s.failed(err)
 	}
+	s.useDelta(stream)
+	return s
+}
+
+// openDeltaEDS returns a client with a delta stream of the service that has endpoints
+// only, whose requests need not say so.
+func openDeltaEDS(ctx context.Context, t *testing.T, address string, options ...grpc.DialOption) *xdsClient {
+	t.Helper()
+	s := newXDSClient(t)
+	s.implicit = true
+	stream, err := endpointservice.NewEndpointDiscoveryServiceClient(dial(t, address, options)).DeltaEndpoints(ctx)
+	if err != nil {
+		return s.failed(err)
+	}
+	s.useDelta(stream)
+	return s
+}
+
+// deltaStream is a stream of either service.
+type deltaStream interface {
+	Send(*discovery.DeltaDiscoveryRequest) error
+	Recv() (*discovery.DeltaDiscoveryResponse, error)
+}
+
+// useDelta makes s a client of a delta stream. Its first request of a type says what it
+// has already.
+func (s *xdsClient) useDelta(stream deltaStream) {
+	t := s.t
 	s.request = func(kind string, names []string, last response) {
 		r := &discovery.DeltaDiscoveryRequest{TypeUrl: kind, ResponseNonce: last.nonce}
+		if s.implicit {
+			r.TypeUrl = ""
+		}
+		if _, later := s.subscribed[kind]; !later {
+			r.InitialResourceVersions = s.initial
+		}
 		for _, name := range names {
 			if !slices.Contains(s.subscribed[kind], name) {
 				r.ResourceNamesSubscribe = append(r.ResourceNamesSubscribe, name)
@@ -133,15 +184,14 @@ func openDelta(ctx context.Context, t *testing.T, address string, options ...grp
 				s.streamErr <- err
 				return
 			}
-			u := response{typeURL: r.GetTypeUrl(), version: r.GetSystemVersionInfo(), nonce: r.GetNonce(), resources: map[string]proto.Message{}}
+			u := response{typeURL: r.GetTypeUrl(), version: r.GetSystemVersionInfo(), nonce: r.GetNonce(), resources: map[string]proto.Message{}, versions: map[string]string{}, removed: r.GetRemovedResources(), refused: refusedNames(r.GetResourceErrors())}
 			for _, one := range r.GetResources() {
 				name, m := decodeResource(t, one.GetResource())
-				u.resources[name] = m
+				u.resources[name], u.versions[name] = m, one.GetVersion()
 			}
 			s.responses <- u
 		}
 	}()
-	return s
 }
 
 // decodeResource decodes and validates a resource.
@@ -178,6 +228,7 @@ func (s *xdsClient) receiveAndACK() (u response, ok bool) {
 		for name, m := range u.resources {
 			s.resources[u.typeURL+" "+name] = m
 		}
+		maps.Copy(s.versions, u.versions)
 		s.request(u.typeURL, s.subscribed[u.typeURL], u)
 		return u, true
 	case err := <-s.streamErr:
@@ -185,6 +236,17 @@ func (s *xdsClient) receiveAndACK() (u response, ok bool) {
 	case <-timer.C:
 	}
 	return response{}, false
+}
+
+// refusal returns the error of a name in the next update, or that of the stream if it ends.
+func (s *xdsClient) refusal(name string) error {
+	s.t.Helper()
+	select {
+	case u := <-s.responses:
+		return status.ErrorProto(u.refused[name])
+	case err := <-s.streamErr:
+		return err
+	}
 }
 
 // nextResponse returns the next update.
