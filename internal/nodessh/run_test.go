@@ -238,6 +238,10 @@ func TestKilledRunIsLost(t *testing.T) {
 	c := mustDial(t, s.target(t))
 	run := newRun(t, "echo begun; sleep 60")
 	require.NoError(t, c.Start(t.Context(), run))
+	require.Eventually(t, func() bool {
+		status, err := c.Status(t.Context(), run.Dir)
+		return err == nil && status.Size == 6
+	}, time.Minute, 20*time.Millisecond, "the script has begun")
 	group, err := processGroup(run.Dir)
 	require.NoError(t, err)
 
