@@ -38,7 +38,7 @@ func (g *gateway) serve(ctx context.Context) error {
 	}
 	api := server.New(server.Options{
 		Operations: ops.NewTemporal(client, namespace), Clusters: forecast.NewLocal(registry, g.clusters),
-		Auth: auth, Log: g.log, Version: version, Grace: g.settings.GracePeriod.D(),
+		Auth: auth, Log: g.log, Version: version, Grace: g.settings.GracePeriod.D(), LameDuck: g.settings.LameDuck.D(),
 		PerSecond: g.settings.RateLimit.PerSecond, Burst: g.settings.RateLimit.Burst, MaxStreams: g.settings.MaxStreams, MaxStreamsPerPrincipal: g.settings.MaxStreamsPerPrincipal,
 		Collectors: xds.collectors(),
 	})

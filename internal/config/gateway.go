@@ -17,6 +17,7 @@ type Gateway struct {
 	TokensFile  string    `yaml:"tokensFile,omitempty"` // hashes of tokens and what they may do
 	OIDC        OIDC      `yaml:"oidc,omitempty"`
 	GracePeriod Duration  `yaml:"gracePeriod,omitempty"` // default 60s, from a SIGTERM to the end of the process
+	LameDuck    *Duration `yaml:"lameDuck,omitempty"`    // default 5s, from a SIGTERM, for which it goes on answering at least; 0s = not longer than what runs
 	RateLimit   RateLimit `yaml:"rateLimit,omitempty"`
 	MaxStreams  int       `yaml:"maxStreams,omitempty"` // default 1000 event streams and waits at once
 	// MaxStreamsPerPrincipal is how many of them one principal may have; default half.
@@ -77,6 +78,7 @@ func (g Gateway) WithDefaults() Gateway {
 	setDefault(&g.Listen, DefaultListen)
 	setDefault(&g.OIDC.UsernameClaim, "sub")
 	setDefault(&g.GracePeriod, Duration(time.Minute))
+	setDefaultPtr(&g.LameDuck, Duration(5*time.Second))
 	setDefault(&g.RateLimit.PerSecond, 50)
 	setDefault(&g.RateLimit.Burst, 300)
 	setDefault(&g.MaxStreams, 1000)
@@ -100,6 +102,9 @@ func (g *Gateway) validate(v validator) {
 	g.OIDC.validate(v.child("oidc"))
 	if g.GracePeriod != 0 && g.GracePeriod < minGracePeriod {
 		v.errorf("gracePeriod", "must be %s or more, not %s", minGracePeriod, g.GracePeriod)
+	}
+	if g.LameDuck != nil && (*g.LameDuck < 0 || *g.LameDuck >= g.WithDefaults().GracePeriod) {
+		v.errorf("lameDuck", "must be 0s or more and less than gracePeriod, not %s", g.LameDuck)
 	}
 	limit := v.child("rateLimit")
 	limit.atLeast("perSecond", int64(g.RateLimit.PerSecond), 1)

@@ -14,10 +14,11 @@ func TestGatewayNeedsNoClusters(t *testing.T) {
 	cfg, err := Load(path)
 	require.NoError(t, err)
 	require.Empty(t, cfg.Clusters)
+	lameDuck := Duration(5 * time.Second)
 	require.Equal(t, Gateway{
 		Listen: DefaultListen, TokensFile: filepath.Join(filepath.Dir(path), "tokens.yaml"),
 		TLS:  TLS{CertificateFile: "/home/me/c.pem", KeyFile: "/k.pem"},
-		OIDC: OIDC{UsernameClaim: "sub"}, GracePeriod: Duration(20 * time.Second),
+		OIDC: OIDC{UsernameClaim: "sub"}, GracePeriod: Duration(20 * time.Second), LameDuck: &lameDuck,
 		RateLimit: RateLimit{PerSecond: 50, Burst: 300}, MaxStreams: 1000, MaxStreamsPerPrincipal: 500,
 	}, cfg.Gateway)
 }
@@ -34,6 +35,7 @@ gateway:
       - {claim: groups, value: a, role: oprator, clusters: [prod]}
       - {role: admin}
   gracePeriod: 1s
+  lameDuck: 1m
   rateLimit: {perSecond: -1, burst: -1}
   maxStreams: -1
   port: 1
@@ -58,13 +60,14 @@ gateway:
 		"line 13: gateway.oidc.bindings[1].value: is required: what has to be in the claim",
 		`line 13: gateway.oidc.bindings[1].clusters: must name clusters, or be ["*"] for all`,
 		"line 14: gateway.gracePeriod: must be 3s or more, not 1s",
-		"line 15: gateway.rateLimit.perSecond: must be 1 or more, not -1",
-		"line 15: gateway.rateLimit.burst: must be 1 or more, not -1",
-		"line 16: gateway.maxStreams: must be 1 or more, not -1",
-		"line 17: gateway.port: unknown key; known here: listen, tls, tokensFile, oidc, gracePeriod, rateLimit, maxStreams, maxStreamsPerPrincipal, endpoints",
-		"line 18: gateway.endpoints.clients: at least one is required with clientCAFile: without it no certificate may ask for anything",
-		"line 19: gateway.endpoints.listen: must be host:port, such as 127.0.0.1:8471 or :8471",
-		"line 20: gateway.endpoints.clientCAFile: needs gateway.tls: clients show no certificate to a server that has none",
+		"line 15: gateway.lameDuck: must be 0s or more and less than gracePeriod, not 1m",
+		"line 16: gateway.rateLimit.perSecond: must be 1 or more, not -1",
+		"line 16: gateway.rateLimit.burst: must be 1 or more, not -1",
+		"line 17: gateway.maxStreams: must be 1 or more, not -1",
+		"line 18: gateway.port: unknown key; known here: listen, tls, tokensFile, oidc, gracePeriod, lameDuck, rateLimit, maxStreams, maxStreamsPerPrincipal, endpoints",
+		"line 19: gateway.endpoints.clients: at least one is required with clientCAFile: without it no certificate may ask for anything",
+		"line 20: gateway.endpoints.listen: must be host:port, such as 127.0.0.1:8471 or :8471",
+		"line 21: gateway.endpoints.clientCAFile: needs gateway.tls: clients show no certificate to a server that has none",
 	}, texts)
 }
 

@@ -27,6 +27,7 @@ func TestLoadFillsDefaults(t *testing.T) {
 	cfg, err := Load(write(t, minimal("")))
 	require.NoError(t, err)
 	grace, yes, retries := int64(-1), true, 3
+	lameDuck := Duration(5 * time.Second)
 	require.Equal(t, &Config{Clusters: []Cluster{{
 		Name:       "prod",
 		Kubeconfig: "/etc/ebb/prod.kubeconfig",
@@ -48,7 +49,7 @@ func TestLoadFillsDefaults(t *testing.T) {
 			SteadyInterval: Duration(time.Second), MaxUnavailable: "1",
 		},
 	}}, Gateway: Gateway{
-		Listen: "127.0.0.1:8470", OIDC: OIDC{UsernameClaim: "sub"}, GracePeriod: Duration(time.Minute),
+		Listen: "127.0.0.1:8470", OIDC: OIDC{UsernameClaim: "sub"}, GracePeriod: Duration(time.Minute), LameDuck: &lameDuck,
 		RateLimit: RateLimit{PerSecond: 50, Burst: 300}, MaxStreams: 1000, MaxStreamsPerPrincipal: 500,
 	}}, cfg)
 }

@@ -156,6 +156,7 @@ gateway:
   tokensFile: tokens.yaml
   tls: {certificateFile: %s, keyFile: %s}
   gracePeriod: 10s
+  lameDuck: 0s
   endpoints:
     listen: %s
     clientCAFile: %s

@@ -97,6 +97,9 @@ func (s *environment) processEnv(engine string, more ...string) []string {
 func (s *environment) config(name, gateway string) string {
 	s.t.Helper()
 	path := s.path(name)
+	if !strings.Contains(gateway, "lameDuck") {
+		gateway += "  lameDuck: 0s\n"
+	}
 	text := fmt.Sprintf("clusters:\n  - {name: prod, kubeconfig: none}\n  - {name: dev, kubeconfig: none}\ngateway:\n  tokensFile: tokens.yaml\n%s", gateway)
 	require.NoError(s.t, os.WriteFile(path, []byte(text), 0o600))
 	return path

@@ -37,7 +37,7 @@ func (x *exchange) readJSON(into any, optional bool) error {
 	case err != nil && x.ctx().Err() != nil:
 		return context.Cause(x.ctx())
 	case errors.As(err, &tooLarge):
-		return x.bodyTooLarge()
+		return errorBodyTooLarge()
 	case err != nil:
 		return newHTTPError(http.StatusBadRequest, wire.CodeBadRequest, "the body did not arrive whole: %v", err)
 	case len(data) == 0 && optional:

@@ -185,6 +185,65 @@ func TestGraceEndsASlowBody(t *testing.T) {
 	require.NoError(t, b.end())
 }
 
+// sendHead sends the head of a request of which 100 bytes of body are to come, and
+// returns the connection.
+func (b *bed) sendHead(head string, headers ...string) net.Conn {
+	b.t.Helper()
+	conn, err := new(net.Dialer).DialContext(b.t.Context(), "tcp", strings.TrimPrefix(b.url, "http://"))
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() { _ = conn.Close() })
+	_, err = io.WriteString(conn, head+" HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"+strings.Join(append(headers, "", ""), "\r\n"))
+	require.NoError(b.t, err)
+	return conn
+}
+
+// A body that never comes keeps nobody from an answer, with a token or without, and
+// does not keep the server from its end.
+func TestBodyThatNeverComes(t *testing.T) {
+	b := newBed(t)
+	token := "Authorization: Bearer " + b.tokens["vera"]
+	ask := func(status int, head string, headers ...string) {
+		t.Helper()
+		conn := b.sendHead(head, headers...)
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err, head)
+		defer func() { _ = response.Body.Close() }()
+		require.Equal(t, status, response.StatusCode, head)
+		require.True(t, response.Close, head)
+		_, err = io.Copy(io.Discard, response.Body)
+		require.NoError(t, err)
+	}
+	ask(http.StatusUnauthorized, "POST /v1/operations")
+	ask(http.StatusForbidden, "POST /v1/operations", token)
+	ask(http.StatusNotFound, "POST /nowhere", token)
+	ask(http.StatusOK, "GET /v1/operations", token)
+	ask(http.StatusOK, "GET /healthz")
+	open, answered := b.holdSubmit("held")
+	b.signal()
+	b.waitForState(wire.Cordoned)
+	ask(http.StatusUnauthorized, "POST /v1/operations")
+	ask(http.StatusServiceUnavailable, "GET /v1/operations", token)
+	_ = b.sendHead("POST /v1/operations")
+	open()
+	require.Equal(t, http.StatusAccepted, (<-answered).status)
+	began := time.Now()
+	require.NoError(t, b.end())
+	require.Less(t, time.Since(began), 20*time.Second, "the grace is 30 s")
+}
+
+// With nothing to wait for, the server goes on answering for a while after the signal.
+func TestLameDuckIsServed(t *testing.T) {
+	b := newBed(t, func(o *Options) { o.LameDuck = 2 * time.Second })
+	began := time.Now()
+	b.signal()
+	b.waitForState(wire.Cordoned)
+	require.Equal(t, wire.CodeDraining, b.do("otto", "POST", "/v1/operations", drainW1).problem(t).Code)
+	require.Equal(t, http.StatusServiceUnavailable, b.do("", "GET", "/readyz", "").status)
+	require.NoError(t, b.end())
+	require.GreaterOrEqual(t, time.Since(began), 2*time.Second)
+}
+
 // A handler that ignores its context does not delay the end of the process.
 func TestGraceEndsHandlersThatIgnoreTheirContext(t *testing.T) {
 	b := newBed(t, func(o *Options) { o.Grace = time.Second })

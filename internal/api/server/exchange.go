@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"regexp"
 	"time"
@@ -26,9 +25,9 @@ type exchange struct {
 	id            string // X-Request-Id
 	startedAt     time.Time
 	route         *route
-	rawBody       io.Reader // the body without the limit of its size
-	leave         func()    // tells the lifecycle that the request is done
-	releaseStream func()    // gives back a stream or wait
+	body          *requestBody // without the limit of its size
+	leave         func()       // tells the lifecycle that the request is done
+	releaseStream func()       // gives back a stream or wait
 
 	cordoned  context.Context // ends when the server is cordoned
 	principal *auth.Principal // nil before authentication
@@ -44,6 +43,8 @@ var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 // new one.
 func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{w: &responseRecorder{ResponseWriter: w}, r: r, id: r.Header.Get(wire.HeaderRequestID), startedAt: time.Now(), leave: func() {}, releaseStream: func() {}}
+	x.body = newRequestBody(r)
+	x.w.beforeHeader = x.abandonBody
 	if !requestIDPattern.MatchString(x.id) {
 		var made [8]byte
 		_, _ = rand.Read(made[:]) // never fails; an ID of zeros would do no harm
@@ -103,14 +104,16 @@ func (x *exchange) requireRole(least auth.Role, cluster string) error {
 // responseRecorder records the status and the size of a response.
 type responseRecorder struct {
 	http.ResponseWriter
-	status int
-	bytes  int64
+	status       int
+	bytes        int64
+	beforeHeader func() // called once
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (w *responseRecorder) WriteHeader(status int) {
 	if w.status == 0 {
 		w.status = status
+		w.beforeHeader()
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
@@ -118,7 +121,7 @@ func (w *responseRecorder) WriteHeader(status int) {
 // Write implements http.ResponseWriter.
 func (w *responseRecorder) Write(p []byte) (int, error) {
 	if w.status == 0 {
-		w.status = http.StatusOK
+		w.WriteHeader(http.StatusOK)
 	}
 	n, err := w.ResponseWriter.Write(p)
 	w.bytes += int64(n)

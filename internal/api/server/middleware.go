@@ -3,7 +3,6 @@ package server
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"runtime/debug"
 	"time"
@@ -48,6 +47,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := s.handle(x); err != nil {
 		x.respondError(err)
 	}
+	s.discardBody(x)
 }
 
 // handle passes a request through the middleware to the handler of its route.
@@ -84,32 +84,14 @@ func (s *Server) recoverPanic(x *exchange, p any) any {
 // limitBody limits the size of the body.
 func (s *Server) limitBody(x *exchange) error {
 	if x.r.ContentLength > maxBodyBytes {
-		return x.bodyTooLarge()
+		return errorBodyTooLarge()
 	}
-	if x.r.Body != nil {
-		x.rawBody = x.r.Body
-		x.r.Body = http.MaxBytesReader(x.w, x.r.Body, maxBodyBytes)
-	}
+	x.r.Body = http.MaxBytesReader(x.w, x.body, maxBodyBytes)
 	return nil
 }
 
-const (
-	// discardBytes and discardTimeout limit how much of a body that is too large is
-	// read all the same: a client that is cut off while it sends does not read the
-	// response.
-	discardBytes   = 16 << 20
-	discardTimeout = 2 * time.Second
-)
-
-// bodyTooLarge discards the body and returns a 413.
-func (x *exchange) bodyTooLarge() *httpError {
-	from := x.rawBody
-	if from == nil {
-		from = x.r.Body
-	}
-	_ = http.NewResponseController(x.w).SetReadDeadline(time.Now().Add(discardTimeout))
-	_, _ = io.CopyN(io.Discard, from, discardBytes) // as much of it as comes
-	x.w.Header().Set("Connection", "close")
+// errorBodyTooLarge returns a 413.
+func errorBodyTooLarge() *httpError {
 	return newHTTPError(http.StatusRequestEntityTooLarge, wire.CodeTooLarge, "the body is larger than %d bytes", maxBodyBytes)
 }
 

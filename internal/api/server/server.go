@@ -50,6 +50,7 @@ type Options struct {
 	Version    string
 
 	Grace      time.Duration // from the signal to the end of Run; default 60s
+	LameDuck   time.Duration // from the signal, for which the listener stays open at least; at most what of Grace is for requests
 	PerSecond  int           // requests of one principal per second; default 50
 	Burst      int           // of requests of one principal; default 300
 	MaxStreams int           // open event streams and waits; default 1000
@@ -140,7 +141,10 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 }
 
 // drain shuts the server down after a signal: it cordons it, waits for requests in
-// flight, cancels those that are left, and closes the connections.
+// flight, cancels those that are left, and closes the connections. Until the lame duck's
+// time is over the listener stays open, since proxies send new requests for a moment:
+// they are answered that another gateway will do it, where a refused connection would
+// say nothing.
 func (s *Server) drain(web *http.Server, signal time.Time) error {
 	at := drainDeadlinesFor(signal, s.options.Grace)
 	s.lifecycle.Cordon(true)
@@ -152,6 +156,7 @@ func (s *Server) drain(web *http.Server, signal time.Time) error {
 		s.lifecycle.CancelInFlight()
 		waitUntil(s.lifecycle.Drained(), at.responses)
 	}
+	waitForTime(earliest(signal.Add(s.options.LameDuck), at.requests))
 	s.Close()
 	s.log.Info("terminating: the listeners are closed")
 	if time.Now().Before(at.requests) && shutdown(web, at.requests) == nil {
@@ -175,6 +180,17 @@ func waitUntil(done <-chan struct{}, deadline time.Time) bool {
 	case <-timer.C:
 		return false
 	}
+}
+
+// waitForTime returns at that time.
+func waitForTime(at time.Time) { waitUntil(nil, at) }
+
+// earliest returns the earlier of two times.
+func earliest(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // shutdown closes the listeners and waits for the connections until the deadline.
