@@ -42,7 +42,7 @@ func (g *gatewayFlags) validate(cmd *cobra.Command) error {
 
 // through is the client of the gateway.
 func (a *app) through() (*client.Client, error) {
-	token, err := a.gateway.token()
+	readToken, err := a.gateway.tokenReader()
 	if err != nil {
 		return nil, err
 	}
@@ -50,9 +50,19 @@ func (a *app) through() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.New(client.Options{URL: a.gateway.url, Token: token, RootCAs: trust, RetryTimeout: a.gateway.retry, Notify: a.notice})
+	return client.New(client.Options{URL: a.gateway.url, ReadToken: readToken, RootCAs: trust, RetryTimeout: a.gateway.retry, Notify: a.notice})
 }
 
+// tokenReader returns what reads the token before each attempt, nil if there is none.
+func (g *gatewayFlags) tokenReader() (func() (string, error), error) {
+	token, err := g.token()
+	if err != nil || token == "" {
+		return nil, err
+	}
+	return g.token, nil
+}
+
+// token returns the token, "" if there is none.
 func (g *gatewayFlags) token() (string, error) {
 	if g.tokenFile == "" {
 		return strings.TrimSpace(os.Getenv("EBB_TOKEN")), nil

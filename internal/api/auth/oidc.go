@@ -141,7 +141,7 @@ func (o *OIDC) discover() (*oidc.IDTokenVerifier, *fetchErrorKeySet, error) {
 		o.discoveryErr = fmt.Errorf("ask the issuer %s: %w", o.options.Issuer, err)
 		return nil, nil, o.discoveryErr
 	}
-	o.keys = &fetchErrorKeySet{remote: oidc.NewRemoteKeySet(ctx, found.Keys)}
+	o.keys = newFetchErrorKeySet(func() oidc.KeySet { return oidc.NewRemoteKeySet(ctx, found.Keys) }, o.options.Now)
 	o.verifier = oidc.NewVerifier(o.options.Issuer, o.keys, &oidc.Config{
 		ClientID: o.options.Audience, Now: o.options.Now, SupportedSigningAlgs: asymmetricAlgorithms(found.Algorithms),
 	})
@@ -160,31 +160,6 @@ func asymmetricAlgorithms(offered []string) (good []string) {
 	return good
 }
 
-// fetchErrorKeySet tells a key set that could not be fetched from a wrong signature,
-// which the error of the verifier does not.
-type fetchErrorKeySet struct{ remote oidc.KeySet }
-
-// fetchErrorKey is the context key of the error of a fetch.
-type fetchErrorKey struct{}
-
-// withFetchError returns a context with which VerifySignature stores the error of a
-// failed fetch in err.
-func (k *fetchErrorKeySet) withFetchError(ctx context.Context, err *error) context.Context {
-	return context.WithValue(ctx, fetchErrorKey{}, err)
-}
-
-// VerifySignature implements oidc.KeySet.
-func (k *fetchErrorKeySet) VerifySignature(ctx context.Context, jwt string) ([]byte, error) {
-	payload, err := k.remote.VerifySignature(ctx, jwt)
-	// The remote key set wraps an error only if the fetch has failed.
-	if cause := errors.Unwrap(err); cause != nil {
-		if fetchErr, ok := ctx.Value(fetchErrorKey{}).(*error); ok {
-			*fetchErr = cause
-		}
-	}
-	return payload, err
-}
-
 // principal returns the principal of a verified token, with the grants that its claims
 // are bound to.
 func (o *OIDC) principal(token *oidc.IDToken) (*Principal, error) {
@@ -196,7 +171,9 @@ func (o *OIDC) principal(token *oidc.IDToken) (*Principal, error) {
 	if name == "" {
 		return nil, &TokenError{Reason: fmt.Sprintf("the token has no claim %q", o.options.UsernameClaim)}
 	}
-	if verified, told := claims["email_verified"].(bool); told && !verified && o.dependsOnEmail() {
+	// Only the boolean true counts: some issuers let people enter any address, and tell
+	// by the claim's absence, or by text, that they have not checked it.
+	if verified, _ := claims["email_verified"].(bool); !verified && o.dependsOnEmail() {
 		return nil, &TokenError{Reason: "the token's email address is not verified by its issuer"}
 	}
 	p := &Principal{Name: name, Source: SourceOIDC}

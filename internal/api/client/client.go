@@ -26,11 +26,12 @@ var (
 
 // Options configure a client. Only URL is required.
 type Options struct {
-	URL          string         // https://…; with a token, http only to loopback
-	Token        string         // sent as a bearer token; never printed
-	RootCAs      *x509.CertPool // the gateway's certificate is checked against them; nil = those of the system
-	RetryTimeout time.Duration  // for how long an unavailable gateway is retried; 0 = 10 minutes
-	Notify       func(string)   // called with one line for the user when retries begin and when they have succeeded; may be nil
+	URL          string                 // https://…; with a token, http only to loopback
+	Token        string                 // sent as a bearer token; never printed
+	ReadToken    func() (string, error) // in place of Token, asked before each attempt, as tokens that expire are replaced in their file
+	RootCAs      *x509.CertPool         // the gateway's certificate is checked against them; nil = those of the system
+	RetryTimeout time.Duration          // for how long an unavailable gateway is retried; 0 = 10 minutes
+	Notify       func(string)           // called with one line for the user when retries begin and when they have succeeded; may be nil
 }
 
 const (
@@ -44,7 +45,7 @@ const (
 // used by several goroutines.
 type Client struct {
 	base        *url.URL
-	token       string
+	readToken   func() (string, error)
 	http        *http.Client
 	retry       retryPolicy
 	notify      func(string)
@@ -62,13 +63,16 @@ func New(o Options) (*Client, error) {
 		return nil, fmt.Errorf("gateway %q: want a URL such as https://ebb.example.com", o.URL)
 	case base.User != nil || base.RawQuery != "" || base.Fragment != "":
 		return nil, fmt.Errorf("gateway %s: want no more than scheme, host, port and path", base.Redacted())
-	case base.Scheme == "http" && o.Token != "" && !config.IsLoopback(base.Hostname()):
+	case base.Scheme == "http" && (o.Token != "" || o.ReadToken != nil) && !config.IsLoopback(base.Hostname()):
 		return nil, fmt.Errorf("gateway %s: a token is not sent in the clear over a network; use https", o.URL)
 	}
-	c := &Client{base: base, token: o.Token, http: &http.Client{
+	c := &Client{base: base, readToken: o.ReadToken, http: &http.Client{
 		Transport:     newTransport(o.RootCAs),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token must not be sent to another host
 	}, notify: o.Notify, now: time.Now, sleep: wait.Sleep}
+	if c.readToken == nil {
+		c.readToken = func() (string, error) { return o.Token, nil }
+	}
 	if c.notify == nil {
 		c.notify = func(string) {}
 	}

@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -168,6 +170,27 @@ func TestClientGivesUp(t *testing.T) {
 			require.Len(t, caller.notices, 1)
 		})
 	}
+}
+
+// A token that was replaced while the gateway was away is the one that is sent.
+func TestTokenIsReadForEachAttempt(t *testing.T) {
+	var sent []string
+	listen := func(h http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			sent = append(sent, r.Header.Get("Authorization"))
+			h(w, r)
+		}
+	}
+	url, _ := script(t, listen(drains), listen(anOp))
+	c := newCaller(t, url, "")
+	reads := 0
+	c.readToken = func() (string, error) { reads++; return fmt.Sprintf("token-%d", reads), nil }
+	_, err := c.Get(t.Context(), "op-1")
+	require.NoError(t, err)
+	require.Equal(t, []string{"Bearer token-1", "Bearer token-2"}, sent)
+	c.readToken = func() (string, error) { return "", errors.New("the file holds no token") }
+	_, err = c.Get(t.Context(), "op-1")
+	require.ErrorContains(t, err, "the file holds no token")
 }
 
 // A rate limit is waited out, for as long as the gateway says.

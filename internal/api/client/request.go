@@ -88,8 +88,12 @@ func (c *Client) newHTTPRequest(ctx context.Context, r request) (*http.Request, 
 	if r.key != "" {
 		req.Header.Set(wire.HeaderIdempotencyKey, r.key)
 	}
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
+	token, err := c.readToken()
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	req.Header.Set("User-Agent", "ebb")
 	return req, nil

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +57,27 @@ func TestGuessingIsLimitedByAddress(t *testing.T) {
 	}
 	require.Positive(t, limited)
 	b.ok("vera", "GET", "/v1/operations", nil)
+}
+
+// A token that is taken away ends the streams and waits that it has opened.
+func TestOpenStreamsEndWithTheirToken(t *testing.T) {
+	b := newBed(t)
+	b.server.recheckInterval = 20 * time.Millisecond
+	b.ops.Add("op-1", "prod", "Running")
+	b.ops.Say("hello")
+	stream := b.follow("/v1/operations/op-1/events?follow=true")
+	_, err := stream.ReadString('\n')
+	require.NoError(t, err)
+	answered := make(chan answer, 1)
+	go func() {
+		a, _ := b.try("vera", "GET", "/v1/operations/op-1/wait?timeout=5m", "")
+		answered <- a
+	}()
+	eventually(t, "both are open", func() bool { return b.server.lifecycle.status().Streams == 2 })
+	require.NoError(t, os.WriteFile(b.file, []byte("tokens: []\n"), 0o600))
+	_, err = io.ReadAll(stream)
+	require.Error(t, err, "it is cut")
+	require.Equal(t, wire.CodeUnauthenticated, (<-answered).problem(t).Code)
 }
 
 func TestRateOfOnePrincipalIsLimited(t *testing.T) {

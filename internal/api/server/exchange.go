@@ -98,7 +98,12 @@ func (x *exchange) requireRole(least auth.Role, cluster string) error {
 	if x.principal.May(least, cluster) {
 		return nil
 	}
-	return newHTTPError(http.StatusForbidden, wire.CodeForbidden, "%s does not have the role %s on cluster %q", x.principal.Name, least, wire.Truncate(cluster))
+	return errorForbidden(x.principal, least, cluster)
+}
+
+// errorForbidden returns a 403.
+func errorForbidden(p *auth.Principal, least auth.Role, cluster string) *httpError {
+	return newHTTPError(http.StatusForbidden, wire.CodeForbidden, "%s does not have the role %s on cluster %q", p.Name, least, wire.Truncate(cluster))
 }
 
 // responseRecorder records the status and the size of a response.

@@ -13,6 +13,7 @@ import (
 	"ebb/internal/api/auth"
 	"ebb/internal/api/wire"
 	"ebb/internal/ops"
+	"ebb/internal/wait"
 )
 
 const (
@@ -89,7 +90,7 @@ func (s *Server) streamEvents(x *exchange) error {
 	case x.ctx().Err() == nil && x.cordoned.Err() != nil && a.filter.Follow, errors.Is(cause, errGraceEnded):
 		return out.close(wire.LineRetry)
 	}
-	return err
+	return endOfStream(ctx, err)
 }
 
 // writeEvents writes the lines that a asks for, and returns when there are no more.
@@ -122,7 +123,8 @@ func (s *Server) writeEvents(ctx context.Context, id string, a eventOptions, out
 }
 
 // acquireStream counts a stream or wait, up to the limits of Options. The returned
-// context ends with that of the request and when the server is cordoned.
+// context ends with that of the request, when the server is cordoned, and, its cause the
+// refusal, when the caller's token is taken away.
 func (s *Server) acquireStream(x *exchange) (context.Context, error) {
 	limits := streamLimits{all: s.options.MaxStreams, ofPrincipal: s.options.MaxStreamsPerPrincipal}
 	done, reached := s.lifecycle.acquireStream(x.principal.String(), limits)
@@ -132,12 +134,41 @@ func (s *Server) acquireStream(x *exchange) (context.Context, error) {
 	case done == nil:
 		return nil, s.errorTooManyRequests(fmt.Sprintf("this server has %d streams and waits open, and takes no more", reached))
 	}
-	ctx, cancel := context.WithCancel(x.ctx())
-	stop := context.AfterFunc(x.cordoned, cancel)
+	ctx, cancel := context.WithCancelCause(x.ctx())
+	stop := context.AfterFunc(x.cordoned, func() { cancel(context.Canceled) })
+	stopChecks := wait.Every(s.recheckInterval, func() {
+		if err := s.recheck(x); err != nil {
+			cancel(err)
+		}
+	})
 	x.releaseStream = func() {
+		stopChecks()
 		stop()
-		cancel()
+		cancel(context.Canceled)
 		done()
 	}
 	return ctx, nil
+}
+
+// recheck returns the refusal of an open stream whose token was taken away, has expired
+// or does not allow it any more; nil as well when that cannot be found out now.
+func (s *Server) recheck(x *exchange) error {
+	p, err := authenticate(x.r, s.options.Auth)
+	var refused *httpError
+	switch {
+	case errors.As(err, &refused) && refused.Status == http.StatusUnauthorized:
+		return refused
+	case err != nil || p.May(x.route.role, x.cluster):
+		return nil
+	}
+	return errorForbidden(p, x.route.role, x.cluster)
+}
+
+// endOfStream returns err, or the refusal that has ended the context of a stream.
+func endOfStream(ctx context.Context, err error) error {
+	var refused *httpError
+	if errors.As(context.Cause(ctx), &refused) {
+		return refused
+	}
+	return err
 }

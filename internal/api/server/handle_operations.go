@@ -189,5 +189,5 @@ func (s *Server) waitOperation(x *exchange) error {
 	case x.ctx().Err() == nil && errors.Is(context.Cause(ctx), errWaitTimeout):
 		return x.respondJSON(http.StatusOK, wire.WaitAnswer{Type: wire.LineTimeout, Operation: last})
 	}
-	return err
+	return endOfStream(ctx, err)
 }

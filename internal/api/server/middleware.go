@@ -102,10 +102,11 @@ func (s *Server) authenticate(x *exchange) error {
 	}
 	p, err := authenticate(x.r, s.options.Auth)
 	var refused *httpError
-	if errors.As(err, &refused) && refused.Status == http.StatusUnauthorized {
+	if errors.As(err, &refused) {
 		s.metrics.authFailures.Inc()
 		// Only failures are limited, so that clients behind the same proxy are not
-		// affected by somebody who guesses tokens.
+		// affected by somebody who guesses tokens. A token that cannot be checked
+		// counts as well: forged ones with keys that the issuer is asked for are such.
 		if !s.authFailureLimiter.allow(remoteAddr(x.r)) {
 			return s.errorTooManyRequests("too many requests without a valid token come from your address")
 		}

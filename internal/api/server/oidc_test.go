@@ -91,3 +91,21 @@ func TestOIDCIssuerThatIsAway(t *testing.T) {
 	i.Keys.Store(&[]jose.JSONWebKey{second})
 	b.ok("Bearer "+i.Sign(t, apitest.RS256(second), nil), "GET", "/v1/operations", nil)
 }
+
+// Forged tokens with unknown keys, for which the issuer cannot be asked so often, are
+// limited by address like others, and keep nobody out who has a good one.
+func TestOIDCUnknownKeysAreLimitedByAddress(t *testing.T) {
+	i, key := apitest.NewIssuer(t)
+	b := newBed(t, func(o *Options) { o.Auth = auth.Union{o.Auth, auth.NewOIDC(oidcOptions(i))} })
+	good := "Bearer " + i.Sign(t, apitest.RS256(key), nil)
+	b.ok(good, "GET", "/v1/operations", nil)
+	forged := "Bearer " + i.Sign(t, apitest.RS256(apitest.NewKey(t, "unknown")), nil)
+	limited := 0
+	for range 4 * authFailuresBurst {
+		if b.do(forged, "GET", "/v1/operations", "").status == http.StatusTooManyRequests {
+			limited++
+		}
+	}
+	require.Positive(t, limited)
+	b.ok(good, "GET", "/v1/operations", nil)
+}

@@ -24,6 +24,9 @@ const (
 	// maxOpenOperations limits how many open operations are counted.
 	maxOpenOperations = 10_000
 
+	// recheckInterval is for how long a token that was taken away keeps its streams.
+	recheckInterval = 10 * time.Second
+
 	headerTimeout  = 10 * time.Second
 	idleTimeout    = 2 * time.Minute // longer than proxies keep connections for reuse
 	maxHeaderBytes = 64 << 10        // a token with many groups has some thousand
@@ -69,6 +72,7 @@ type Server struct {
 	metrics            *metrics
 	principalLimiter   *keyedLimiter // limits requests, by principal
 	authFailureLimiter *keyedLimiter // limits failed authentications, by IP address
+	recheckInterval    time.Duration // how often the tokens of open streams are checked again
 }
 
 // New returns a server that is Serving. Close ends its background work.
@@ -92,6 +96,7 @@ func New(o Options) *Server {
 		options: o, log: o.Log, router: newRouter(routes()),
 		principalLimiter:   newKeyedLimiter(o.PerSecond, o.Burst),
 		authFailureLimiter: newKeyedLimiter(authFailuresPerSecond, authFailuresBurst),
+		recheckInterval:    recheckInterval,
 	}
 	ready := make(chan struct{})
 	s.lifecycle = newLifecycle(func(ctx context.Context) {
