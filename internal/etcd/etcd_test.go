@@ -2,24 +2,14 @@ package etcd
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"ebb/internal/etcd/etcdtest"
 )
 
 func TestCheckMembers(t *testing.T) {
@@ -46,106 +36,31 @@ func TestCheckMembers(t *testing.T) {
 	}
 }
 
-// testCluster is an etcd cluster of real members on loopback.
-type testCluster struct {
-	config  ClientConfig
-	members map[string]*exec.Cmd
-}
-
-func (r *testCluster) stop(t *testing.T, name string) {
+// startCluster starts real members and returns how to connect to them.
+func startCluster(t *testing.T, names ...string) (*etcdtest.Cluster, ClientConfig) {
 	t.Helper()
-	require.NoError(t, r.members[name].Process.Kill())
-	_ = r.members[name].Wait() // killed
-}
-
-func startCluster(t *testing.T, names ...string) *testCluster {
-	t.Helper()
-	binary := filepath.Join(os.Getenv("EBB_BIN"), "etcd")
-	if _, err := os.Stat(binary); err != nil {
-		t.Skip("needs etcd in EBB_BIN: run make test")
-	}
-	dir := t.TempDir()
-	r := &testCluster{members: map[string]*exec.Cmd{}}
-	certificates(t, dir, &r.config)
-	var peers, clients []string
-	for range names {
-		peers, clients = append(peers, "https://"+freeAddress(t)), append(clients, "https://"+freeAddress(t))
-	}
-	var initial []string
-	for i, name := range names {
-		initial = append(initial, name+"="+peers[i])
-	}
-	for i, name := range names {
-		file := func(name string) string { return filepath.Join(dir, name) }
-		cmd := exec.CommandContext(context.Background(), binary, "--name="+name, "--data-dir="+file(name), "--log-level=error",
-			"--listen-client-urls="+clients[i], "--advertise-client-urls="+clients[i],
-			"--listen-peer-urls="+peers[i], "--initial-advertise-peer-urls="+peers[i], "--initial-cluster="+strings.Join(initial, ","),
-			"--client-cert-auth", "--trusted-ca-file="+file("ca.crt"), "--cert-file="+file("pair.crt"), "--key-file="+file("pair.key"),
-			"--peer-client-cert-auth", "--peer-trusted-ca-file="+file("ca.crt"), "--peer-cert-file="+file("pair.crt"), "--peer-key-file="+file("pair.key"))
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		require.NoError(t, cmd.Start())
-		r.members[name] = cmd
-		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	}
-	r.config.Address = strings.TrimPrefix(clients[0], "https://")
-	r.config.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+	r := etcdtest.Start(t, names...)
+	config := ClientConfig{Address: r.Address, CA: r.CA, Certificate: r.Certificate, Key: r.Key}
+	config.Dial = func(ctx context.Context, address string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", address)
 	}
 	require.Eventually(t, func() bool {
-		members, err := ListMembers(t.Context(), r.config)
+		members, err := ListMembers(t.Context(), config)
 		return err == nil && len(CheckMembers(members, names, "")) == 0
 	}, time.Minute, 100*time.Millisecond)
-	return r
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, l.Close()) }()
-	return l.Addr().String()
-}
-
-func certificates(t *testing.T, dir string, a *ClientConfig) {
-	t.Helper()
-	issue := func(cn string, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, []byte, []byte) {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		require.NoError(t, err)
-		c := &x509.Certificate{
-			SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: cn},
-			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-			KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: parent == nil, BasicConstraintsValid: true,
-			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		}
-		if parent == nil {
-			parent, signer = c, key
-		}
-		der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), signer)
-		require.NoError(t, err)
-		made, err := x509.ParseCertificate(der)
-		require.NoError(t, err)
-		raw, err := x509.MarshalPKCS8PrivateKey(key)
-		require.NoError(t, err)
-		return made, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
-	}
-	ca, key, caPEM, _ := issue("ca", nil, nil)
-	_, _, pair, pairKey := issue("etcd", ca, key)
-	a.CA, a.Certificate, a.Key = caPEM, pair, pairKey
-	for name, body := range map[string][]byte{"ca.crt": caPEM, "pair.crt": pair, "pair.key": pairKey} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), body, 0o600))
-	}
+	return r, config
 }
 
 func TestListMembersOfARealEtcd(t *testing.T) {
 	names := []string{"cp1", "cp2", "cp3"}
-	r := startCluster(t, names...)
+	r, config := startCluster(t, names...)
 
-	members, err := ListMembers(t.Context(), r.config)
+	members, err := ListMembers(t.Context(), config)
 	require.NoError(t, err)
 	require.ElementsMatch(t, []Member{{Name: "cp1"}, {Name: "cp2"}, {Name: "cp3"}}, members)
 
-	r.stop(t, "cp3")
-	members, err = ListMembers(t.Context(), r.config)
+	r.Stop(t, "cp3")
+	members, err = ListMembers(t.Context(), config)
 	require.NoError(t, err)
 	faults := CheckMembers(members, names, "cp1")
 	require.Len(t, faults, 1)
@@ -155,8 +70,8 @@ func TestListMembersOfARealEtcd(t *testing.T) {
 		"etcd has a member cp3, which is no control plane of the cluster: remove it (etcdctl member remove), it counts for the quorum",
 	}, CheckMembers(members, names[:2], ""))
 
-	r.stop(t, "cp2")
-	members, err = ListMembers(t.Context(), r.config)
+	r.Stop(t, "cp2")
+	members, err = ListMembers(t.Context(), config)
 	require.True(t, err != nil || len(CheckMembers(members, names, "")) == 3, "without a quorum none is healthy: %v %v", members, err)
 }
 

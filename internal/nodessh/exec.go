@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"strings"
 
 	"golang.org/x/crypto/ssh"
@@ -99,15 +98,4 @@ func wrapScript(script string) string {
 // shellQuote returns text, which must not hold NUL, as one quoted word of sh.
 func shellQuote(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
-}
-
-// Dial returns a connection from the node to an address, host:port as the node
-// resolves it. The SSH server has to allow TCP forwarding, which is sshd's default.
-// The error is a *TransportError.
-func (c *Client) Dial(ctx context.Context, address string) (net.Conn, error) {
-	conn, err := c.conn.DialContext(ctx, "tcp", address)
-	if err != nil {
-		return nil, c.target.transportError(ctx, "connect to "+address, err)
-	}
-	return conn, nil
 }

@@ -226,7 +226,8 @@ func forwardTCP(newChannel ssh.NewChannel) {
 }
 
 // startOpenSSH starts the machine's own sshd; the test is skipped where there is none.
-func startOpenSSH(t *testing.T) *testServer {
+// Settings are lines of sshd_config.
+func startOpenSSH(t *testing.T, settings ...string) *testServer {
 	t.Helper()
 	const sshd = "/usr/sbin/sshd"
 	if _, err := os.Stat(sshd); err != nil {
@@ -254,7 +255,8 @@ PidFile %s
 StrictModes no
 UsePAM no
 PermitRootLogin yes
-`, host, port, keyFile(t, private, ""), authorized, filepath.Join(dir, "pid")), 0o600)
+%s
+`, host, port, keyFile(t, private, ""), authorized, filepath.Join(dir, "pid"), strings.Join(settings, "\n")), 0o600)
 	var log bytes.Buffer
 	cmd := exec.CommandContext(context.Background(), sshd, "-D", "-e", "-f", config)
 	cmd.Stderr = &log
