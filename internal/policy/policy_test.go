@@ -26,6 +26,7 @@ func recorded(v string) func(*Node) { return func(n *Node) { n.Recorded = versio
 func notReady(n *Node)              { n.Ready = false }
 func cordoned(n *Node)              { n.Unschedulable = true }
 func manual(n *Node)                { n.Manual = true }
+func machine(id string) func(*Node) { return func(n *Node) { n.MachineID = id } }
 
 func TestSort(t *testing.T) {
 	sorted := Sort([]Node{
@@ -95,6 +96,10 @@ func TestAcceptUpgrade(t *testing.T) {
 	whole := []Node{node("cp1", FirstControlPlane, 9), node("w1", Worker, 2)}
 	half := []Node{node("cp1", FirstControlPlane, 9, at("v1.37.2")), node("w1", Worker, 2)}
 	byHand := []Node{node("cp1", FirstControlPlane, 9), node("w1", Worker, 2, at("v1.37.2"), manual)}
+	firstByHand := []Node{node("cp1", FirstControlPlane, 9, manual), node("cp2", ControlPlane, 8), node("w1", Worker, 2)}
+	firstDoneByHand := []Node{node("cp1", FirstControlPlane, 9, manual, at("v1.37.2")), node("cp2", ControlPlane, 8), node("w1", Worker, 2)}
+	twins := []Node{node("cp1", FirstControlPlane, 9, machine("a")), node("w1", Worker, 2, machine("b")), node("w2", Worker, 2, machine("b"), manual)}
+	const twinFault = "nodes w1 and w2 have the same machine ID b"
 	for _, c := range []struct {
 		name    string
 		facts   UpgradeFacts
@@ -108,6 +113,11 @@ func TestAcceptUpgrade(t *testing.T) {
 		{"running, two minors", UpgradeFacts{Record: running, Nodes: whole, Route: version.Route{Target: "1.38.0"}}, false, "skips a minor"},
 		{"no version", UpgradeFacts{Record: running, Nodes: whole, Route: version.Route{Target: "1.37"}}, false, "MAJOR.MINOR.PATCH"},
 		{"no control plane", UpgradeFacts{Record: running, Nodes: whole[1:], Route: version.Route{Target: "1.37.2"}}, false, "not a cluster kubeadm can upgrade"},
+		{"nobody would run apply", UpgradeFacts{Record: running, Nodes: firstByHand, Route: version.Route{Target: "1.37.2"}}, false, "cp1 is the control plane that runs kubeadm upgrade apply"},
+		{"nobody would run apply, retry", UpgradeFacts{Record: alert("1.37.2"), Nodes: firstByHand, Route: version.Route{Target: "1.37.2"}}, true, "bring it to 1.37.2 by hand first"},
+		{"somebody has run apply", UpgradeFacts{Record: running, Nodes: firstDoneByHand, Route: version.Route{Target: "1.37.2"}}, false, ""},
+		{"two nodes, one machine ID", UpgradeFacts{Record: running, Nodes: twins, Route: version.Route{Target: "1.37.2"}}, false, twinFault},
+		{"two nodes, one machine ID, retry", UpgradeFacts{Record: alert("1.37.2"), Nodes: twins, Route: version.Route{Target: "1.37.2"}}, true, twinFault},
 		{"upgrading", UpgradeFacts{Record: clusterstate.Record{State: clusterstate.Recovering}, Nodes: whole, Route: version.Route{Target: "1.37.2"}}, false, "state Recovering"},
 		{"retry, recorded, no node there yet", UpgradeFacts{Record: alert("1.37.2"), Nodes: whole, Route: version.Route{Target: version.Of("v1.37.2")}}, true, ""},
 		{"retry, same semantic version", UpgradeFacts{Record: alert("1.37.2"), Nodes: half, Route: version.Route{Target: version.Of("1.37.2+fixed.1")}}, true, ""},
@@ -186,6 +196,7 @@ func TestSelectScaleDown(t *testing.T) {
 		node("cp1", ControlPlane, 9), node("cp2", ControlPlane, 8), node("w1", Worker, 5), node("w2", Worker, 3), node("w3", Worker, 1),
 	})
 	sickPeer := Sort([]Node{node("cp1", ControlPlane, 9, notReady), node("cp2", ControlPlane, 8), node("w1", Worker, 5)})
+	twins := Sort([]Node{node("cp1", ControlPlane, 9), node("w1", Worker, 5, machine("b")), node("w2", Worker, 3), node("w3", Worker, 1, machine("b"))})
 	single := Sort([]Node{node("cp1", ControlPlane, 9), node("w1", Worker, 5)})
 	for _, c := range []struct {
 		name    string
@@ -203,6 +214,7 @@ func TestSelectScaleDown(t *testing.T) {
 		{"nothing", nodes, ScaleDownRequest{}, nil, "a count of at least 1"},
 		{"both", nodes, ScaleDownRequest{Names: []string{"w1"}, Count: 1}, nil, "not both"},
 		{"every fault at once", nodes, ScaleDownRequest{Names: []string{"w1", "w1", "w9"}}, nil, "w1 is named twice; node w9 is not in the cluster"},
+		{"two nodes, one machine ID", twins, ScaleDownRequest{Names: []string{"w2"}}, nil, "nodes w1 and w3 have the same machine ID b"},
 		{"a control plane by name", nodes, ScaleDownRequest{Names: []string{"cp2"}}, []string{"cp2"}, ""},
 		{"the last control plane", single, ScaleDownRequest{Names: []string{"cp1"}}, nil, "last control plane"},
 		{"both control planes", nodes, ScaleDownRequest{Names: []string{"cp1", "cp2"}}, nil, "last control plane"},

@@ -32,6 +32,9 @@ func SelectScaleDown(nodes []Node, req ScaleDownRequest) ([]Node, error) {
 	staying := filter(nodes, func(n Node) bool { return !leaving[n.Name] })
 	faults = append(faults, checkWorkers(chosen, staying, req)...)
 	faults = append(faults, checkControlPlanes(chosen, staying)...)
+	if len(chosen) > 0 { // their machines are to be destroyed
+		faults = append(faults, checkMachineIDs(nodes)...)
+	}
 	if len(faults) > 0 {
 		return nil, refuse("%s", strings.Join(faults, "; "))
 	}

@@ -59,6 +59,13 @@ func checkRequest(f UpgradeFacts) error {
 	if f.Nodes[0].Role == Worker {
 		return refuse("no node has the label node-role.kubernetes.io/control-plane: this is not a cluster kubeadm can upgrade")
 	}
+	if first := f.Nodes[0]; first.Manual && f.Route.Target.Newer(first.Version) {
+		return refuse("%s is the control plane that runs kubeadm upgrade apply for the whole cluster, and its label ebb/manual-upgrade leaves it out: "+
+			"bring it to %s by hand first, or remove the label", first.Name, f.Route.Target)
+	}
+	if faults := checkMachineIDs(f.Nodes); len(faults) > 0 {
+		return &Refusal{Reason: "nothing was touched", Faults: faults}
+	}
 	return nil
 }
 

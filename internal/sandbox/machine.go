@@ -95,6 +95,22 @@ func (m *Machine) SetMachineID(id string) error {
 	return nil
 }
 
+// ShareMachineID gives this machine and its node the machine ID of another, as copies of
+// one disk image have it; nil gives back its own.
+func (m *Machine) ShareMachineID(ctx context.Context, other *Machine) error {
+	id := m.machineID
+	if other != nil {
+		id = other.machineID
+	}
+	if err := m.SetMachineID(id); err != nil {
+		return err
+	}
+	if err := m.patchNode(ctx, map[string]any{"status": map[string]any{"nodeInfo": map[string]any{"machineID": id}}}, "status"); err != nil {
+		return fmt.Errorf("machine ID of node %s: %w", m.name, err)
+	}
+	return nil
+}
+
 // RotateHostKey gives the SSH server a new host key, which no known_hosts file
 // holds, and cuts its connections.
 func (m *Machine) RotateHostKey() error {

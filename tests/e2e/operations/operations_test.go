@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"strings"
@@ -218,6 +219,43 @@ func TestWrongMachineStopsTheUpgrade(t *testing.T) {
 	for _, command := range machine.Commands()[before:] {
 		require.NotContains(t, command, "upgrade")
 		require.NotContains(t, command, "apt-get")
+	}
+}
+
+// Copies of one disk image: no look at a machine tells which of them it is.
+func TestTwoNodesWithOneMachineIDAreRefused(t *testing.T) {
+	w1, w2 := shared.Sandbox.Machine("w1"), shared.Sandbox.Machine("w2")
+	require.NoError(t, w2.ShareMachineID(t.Context(), w1))
+	t.Cleanup(func() { require.NoError(t, w2.ShareMachineID(context.Background(), nil)); untouched(t) })
+	before := len(w1.Commands()) + len(w2.Commands())
+
+	for _, r := range []ops.Request{
+		{Kind: operation.KindUpgrade, Route: version.Route{Target: "1.37.2"}}, {Kind: operation.KindScaleDown, Nodes: []string{"w2"}},
+	} {
+		end := finish(t, begin(t, r))
+		require.Equal(t, ops.Refused, end.State, text(end))
+		require.Contains(t, end.Message, "nodes w1 and w2 have the same machine ID "+w1.MachineID())
+	}
+	require.Len(t, append(w1.Commands(), w2.Commands()...), before, "nothing was run")
+	require.False(t, w2.Destroyed())
+}
+
+func TestUpgradeWithoutTheNodeThatRunsApplyIsRefused(t *testing.T) {
+	labelManual := func(value any) {
+		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{clusterstate.LabelManualUpgrade: value}}})
+		require.NoError(t, err)
+		_, err = shared.Sandbox.Client().CoreV1().Nodes().Patch(context.Background(), "cp1", types.StrategicMergePatchType, body, meta.PatchOptions{})
+		require.NoError(t, err)
+	}
+	labelManual("true")
+	t.Cleanup(func() { labelManual(nil); untouched(t) })
+
+	end := finish(t, begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: "1.37.2"}}))
+
+	require.Equal(t, ops.Refused, end.State, text(end))
+	require.Contains(t, end.Message, "cp1 is the control plane that runs kubeadm upgrade apply")
+	for _, name := range []string{"w1", "w2"} {
+		require.NotContains(t, strings.Join(shared.Sandbox.Machine(name).Commands(), "\n"), "apt-get")
 	}
 }
 
