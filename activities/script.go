@@ -11,6 +11,7 @@ import (
 	"go.temporal.io/sdk/activity"
 	"go.uber.org/zap"
 
+	"ebb/internal/config"
 	"ebb/internal/nodeaccess"
 	"ebb/internal/nodessh"
 	"ebb/internal/operation"
@@ -92,7 +93,7 @@ func (a *Activities) RunScript(ctx context.Context, in ScriptInput) (ScriptResul
 			Env: map[string]string{
 				"EBB_PHASE": in.Phase, "EBB_ROLE": string(in.On.Role), "EBB_NODE": in.Node, "EBB_OPERATION": in.Operation,
 				"EBB_TARGET_VERSION": string(in.Target), "EBB_CURRENT_VERSION": string(in.On.Version),
-				"EBB_KUBEADM_FLAGS": strings.Join(settings.Upgrade.KubeadmFlags, " "), "EBB_BUNDLE_DIR": settings.Upgrade.BundleDir,
+				"EBB_KUBEADM_FLAGS": strings.Join(flagsOf(in.On.Role, settings.Upgrade), " "), "EBB_BUNDLE_DIR": settings.Upgrade.BundleDir,
 			},
 		},
 	}
@@ -103,6 +104,14 @@ func (a *Activities) RunScript(ctx context.Context, in ScriptInput) (ScriptResul
 		return ScriptResult{}, err
 	}
 	return conclude(in, status, run.output.progress().Output)
+}
+
+// flagsOf are those of the kubeadm command that upgrades a node of that role.
+func flagsOf(role policy.Role, u config.Upgrade) []string {
+	if role == policy.FirstControlPlane {
+		return u.ApplyFlags()
+	}
+	return u.NodeFlags()
 }
 
 // recorder goes on where the last worker that had this activity stopped.

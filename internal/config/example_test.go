@@ -68,7 +68,7 @@ func TestExampleShowsTheDefaults(t *testing.T) {
 	prod, staging, defaults := cfg.Clusters[0], cfg.Clusters[1], Cluster{}.WithDefaults()
 	require.Equal(t, defaults.Drain, prod.Drain)
 	require.Equal(t, defaults.Scale, prod.Scale)
-	prod.Upgrade.KubeadmFlags = nil
+	prod.Upgrade.KubeadmFlags, prod.Upgrade.KubeadmApplyFlags, prod.Upgrade.KubeadmNodeFlags = nil, nil, nil
 	require.Equal(t, defaults.Upgrade, prod.Upgrade)
 	prod.SSH.IdentityFile, prod.SSH.CertificateFile, prod.SSH.PassphraseFile, prod.SSH.KnownHosts = "", "", "", ""
 	require.Equal(t, defaults.SSH, prod.SSH)

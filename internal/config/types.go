@@ -130,15 +130,17 @@ const (
 
 // Upgrade are the settings of an upgrade.
 type Upgrade struct {
-	Script         string   `yaml:"script,omitempty"`         // kubeadm-apt (default), kubeadm-bundle, or a path on the worker
-	KubeadmFlags   []string `yaml:"kubeadmFlags,omitempty"`   // added to kubeadm upgrade apply and node
-	BundleDir      string   `yaml:"bundleDir,omitempty"`      // kubeadm-bundle: directory on the node, default /opt/ebb/bundle
-	Retries        *int     `yaml:"retries,omitempty"`        // default 3: drain attempts = retries + 1; also retries of exit 75
-	NodeTimeout    Duration `yaml:"nodeTimeout,omitempty"`    // default 30m, for one node
-	Timeout        Duration `yaml:"timeout,omitempty"`        // default 0 = the sum of the nodes' timeouts
-	ReadyTimeout   Duration `yaml:"readyTimeout,omitempty"`   // default 10m, for a node to be Ready after its upgrade
-	SteadyInterval Duration `yaml:"steadyInterval,omitempty"` // default 1s, between the 20 good answers that make an API server steady
-	MaxUnavailable string   `yaml:"maxUnavailable,omitempty"` // workers at once: a number or a percentage, default 1
+	Script            string   `yaml:"script,omitempty"`            // kubeadm-apt (default), kubeadm-bundle, or a path on the worker
+	KubeadmFlags      []string `yaml:"kubeadmFlags,omitempty"`      // added to kubeadm upgrade apply and, those that it knows, to node
+	KubeadmApplyFlags []string `yaml:"kubeadmApplyFlags,omitempty"` // added to kubeadm upgrade apply only
+	KubeadmNodeFlags  []string `yaml:"kubeadmNodeFlags,omitempty"`  // added to kubeadm upgrade node only
+	BundleDir         string   `yaml:"bundleDir,omitempty"`         // kubeadm-bundle: directory on the node, default /opt/ebb/bundle
+	Retries           *int     `yaml:"retries,omitempty"`           // default 3: drain attempts = retries + 1; also retries of exit 75
+	NodeTimeout       Duration `yaml:"nodeTimeout,omitempty"`       // default 30m, for one node
+	Timeout           Duration `yaml:"timeout,omitempty"`           // default 0 = the sum of the nodes' timeouts
+	ReadyTimeout      Duration `yaml:"readyTimeout,omitempty"`      // default 10m, for a node to be Ready after its upgrade
+	SteadyInterval    Duration `yaml:"steadyInterval,omitempty"`    // default 1s, between the 20 good answers that make an API server steady
+	MaxUnavailable    string   `yaml:"maxUnavailable,omitempty"`    // workers at once: a number or a percentage, default 1
 }
 
 // Duration is a time.Duration written as "300s" or "1h30m".

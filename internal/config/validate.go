@@ -219,11 +219,9 @@ func (u *Upgrade) validate(v validator) {
 	if !isPath(u.Script) {
 		v.script(u.Script)
 	}
-	for i, flag := range u.KubeadmFlags {
-		if flag == "" || strings.ContainsAny(flag, " \t\r\n") {
-			v.index("kubeadmFlags", i).errorf("", "must be one word: the script gets the flags separated by spaces")
-		}
-	}
+	v.words("kubeadmFlags", u.KubeadmFlags)
+	v.words("kubeadmApplyFlags", u.KubeadmApplyFlags)
+	v.words("kubeadmNodeFlags", u.KubeadmNodeFlags)
 	if u.BundleDir != "" && !path.IsAbs(u.BundleDir) {
 		v.errorf("bundleDir", "must be an absolute path on the node")
 	}
@@ -237,6 +235,15 @@ func (u *Upgrade) validate(v validator) {
 	if u.MaxUnavailable != "" {
 		if _, _, err := parseMaxUnavailable(u.MaxUnavailable); err != nil {
 			v.errorf("maxUnavailable", "%v", err)
+		}
+	}
+}
+
+// words reports flags that are not one word each.
+func (v validator) words(key string, flags []string) {
+	for i, flag := range flags {
+		if flag == "" || strings.ContainsAny(flag, " \t\r\n") {
+			v.index(key, i).errorf("", "must be one word: the script gets the flags separated by spaces")
 		}
 	}
 }

@@ -82,6 +82,16 @@ func (m *Machine) SetDiskFull(full bool) error {
 	return m.editFaults(func(f *nodedir.Faults) { f.DiskFull = full })
 }
 
+// SetKeyExpired makes apt-get on this machine refuse the repositories' key, or not.
+func (m *Machine) SetKeyExpired(expired bool) error {
+	return m.editFaults(func(f *nodedir.Faults) { f.KeyExpired = expired })
+}
+
+// SetHeldBack holds what the next kubelet depends on at an older version, or not.
+func (m *Machine) SetHeldBack(held bool) error {
+	return m.editFaults(func(f *nodedir.Faults) { f.HeldBack = held })
+}
+
 // SetSudoPassword makes sudo on this machine ask for a password, or not.
 func (m *Machine) SetSudoPassword(asks bool) error {
 	return m.editFaults(func(f *nodedir.Faults) { f.SudoPassword = asks })

@@ -7,7 +7,7 @@
 #                        upgrade: upgrade this node, which is drained
 #   EBB_ROLE             first-control-plane, control-plane or worker
 #   EBB_TARGET_VERSION   for example 1.37.2
-#   EBB_KUBEADM_FLAGS    added to kubeadm upgrade, separated by spaces
+#   EBB_KUBEADM_FLAGS    of kubeadm upgrade apply or node, which this role runs
 #   EBB_OPERATION        names the operation: within one, a finished step is not repeated
 #   EBB_RUN_DIR          directory of this run; the notes on finished steps lie beside it
 #   EBB_LOCK_WAIT        seconds to wait for another package manager, default 300
@@ -56,6 +56,14 @@ minor_of() { echo "$1" | cut -d. -f2; }
 locked() { grep -Eq 'Could not get lock|Unable to acquire the dpkg frontend lock|Unable to lock (the administration )?directory|is another process using it' "$tmp/out"; }
 
 unreachable() { grep -Eq 'Failed to fetch|Temporary failure resolving|Some index files failed to download' "$tmp/out"; }
+
+untrusted() { grep -Eq 'signatures (were invalid|couldn.t be verified)|is not signed' "$tmp/out"; }
+
+# reason: why apt-get has failed, in its own words and on one line.
+reason() {
+    grep -E '^(E: |W: (An error|GPG error|Failed to fetch)| [^ ]+ : (PreDepends|Depends|Breaks|Conflicts): )' "$tmp/out" |
+        awk '!said[$0]++ { sub(/^ +/, ""); printf "%s%s", (NR > 1 ? "; " : ""), $0 }'
+}
 
 # apt ARGS: apt-get, its output shown and kept in $tmp/out. Waits for a lock that
 # another process holds (DPkg::Lock::Timeout does not cover the package lists),
@@ -132,6 +140,9 @@ switch_repository() {
 }
 
 not_offered() {
+    if untrusted; then
+        die "kubeadm $target is not offered, and a repository of this node is not trusted: renew its key (in /etc/apt/keyrings). apt-get says: $(reason)"
+    fi
     if unreachable; then
         retry "kubeadm $target is not offered, and the package lists could not all be fetched"
     fi
@@ -182,7 +193,7 @@ put() {
         apt install -y --no-install-recommends $wanted || rc=$?
     fi
     apt-mark hold "$@" >/dev/null
-    [ -z "$wanted" ] || [ "$rc" = 0 ] || die "apt-get could not install$wanted"
+    [ -z "$wanted" ] || [ "$rc" = 0 ] || die "apt-get could not install$wanted: $(reason)"
 }
 
 # --- what is done within this operation -------------------------------------------
@@ -217,7 +228,7 @@ download() {
     # because the packages are held.
     # shellcheck disable=SC2086 # one word per package
     apt install -y --no-install-recommends --download-only --allow-change-held-packages $wanted ||
-        die "apt-get could not download$wanted"
+        die "apt-get could not download$wanted: $(reason)"
 }
 
 # new_kubeadm: sets $new to the target's kubeadm, taken out of the downloaded

@@ -9,7 +9,7 @@
 #   EBB_ROLE             first-control-plane, control-plane or worker
 #   EBB_TARGET_VERSION   for example 1.37.2
 #   EBB_BUNDLE_DIR       default /opt/ebb/bundle
-#   EBB_KUBEADM_FLAGS    added to kubeadm upgrade, separated by spaces
+#   EBB_KUBEADM_FLAGS    of kubeadm upgrade apply or node, which this role runs
 #   EBB_OPERATION        names the operation: within one, a finished step is not repeated
 #   EBB_RUN_DIR          directory of this run; the notes on finished steps lie beside it
 # Exit: 0 done, 75 try again later, anything else fails the node.

@@ -191,6 +191,12 @@ func (m *machine) calls() []string {
 	return calls
 }
 
+// lastLine is what becomes of an output in an operation's message.
+func lastLine(output string) string {
+	lines := strings.Split(strings.TrimSpace(output), "\n")
+	return lines[len(lines)-1]
+}
+
 const (
 	apt    = "kubeadm-apt"
 	bundle = "kubeadm-bundle"
@@ -312,6 +318,29 @@ func TestAptFailures(t *testing.T) {
 		code, out, _ := m.run(apt, "upgrade", "worker")
 		require.Equal(t, ExitRetry, code, out)
 		require.Contains(t, out, "apt-get install could not download")
+	})
+	t.Run("the repository's key has expired", func(t *testing.T) {
+		m := newMachine(t)
+		m.change(func(p *nodedir.Packages) { p.Lists = []string{"1.36"} })
+		m.set(nodedir.Faults{KeyExpired: true})
+		code, out, calls := m.run(apt, "stage", "worker")
+		require.Equal(t, 1, code, "trying again would not help: %s", out)
+		require.Contains(t, lastLine(out), "renew its key")
+		require.Contains(t, lastLine(out), "W: Failed to fetch https://pkgs.k8s.io/core:/stable:/v1.37/deb/InRelease  The following signatures were invalid: EXPKEYSIG 234654DA9A296436")
+		require.NotContains(t, strings.Join(calls, "\n"), "install")
+	})
+	t.Run("the repository's key has expired, and the target is in the lists", func(t *testing.T) {
+		m := newMachine(t)
+		m.set(nodedir.Faults{KeyExpired: true})
+		code, out, _ := m.run(apt, "stage", "worker")
+		require.Zero(t, code, out)
+	})
+	t.Run("a dependency is held back", func(t *testing.T) {
+		m := newMachine(t)
+		m.set(nodedir.Faults{HeldBack: true})
+		code, out, _ := m.run(apt, "stage", "worker")
+		require.Equal(t, 1, code)
+		require.Contains(t, lastLine(out), "kubelet=1.37.2-1.2 kubectl=1.37.2-1.2: kubelet : Depends: kubernetes-cni (>= 1.6.0) but 1.2.0-2.1 is to be installed; E: Unable to correct problems, you have held broken packages.")
 	})
 	t.Run("bad contract", func(t *testing.T) {
 		m := newMachine(t)

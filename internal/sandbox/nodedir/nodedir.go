@@ -106,6 +106,8 @@ type Faults struct {
 	SudoPassword bool          `json:"sudoPassword,omitempty"` // sudo asks for a password
 	AptLocked    bool          `json:"aptLocked,omitempty"`    // another process holds the package manager's lock
 	MirrorDown   bool          `json:"mirrorDown,omitempty"`   // the package repositories cannot be reached
+	KeyExpired   bool          `json:"keyExpired,omitempty"`   // the key that signs the repositories has expired
+	HeldBack     bool          `json:"heldBack,omitempty"`     // what the next kubelet depends on is held at an older version
 }
 
 // Create makes the directory of a new node: its programs, which are links to one,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"ebb/internal/sandbox/nodedir"
@@ -56,6 +57,7 @@ var (
 	errLocked      = errors.New("Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (apt)")
 	errInterrupted = errors.New("dpkg was interrupted, you must manually run 'sudo dpkg --configure -a' to correct the problem.")
 	errHeld        = errors.New("Held packages were changed and -y was used without --allow-change-held-packages.")
+	errHeldBack    = errors.New("Unable to correct problems, you have held broken packages.")
 	errDowngrade   = errors.New("Packages were downgraded and -y was used without --allow-downgrades.")
 )
 
@@ -100,12 +102,29 @@ func (n node) update(p *nodedir.Packages) error {
 		fmt.Fprintln(os.Stderr, "W: Some index files failed to download. They have been ignored, or old ones used instead.")
 		return nil
 	}
+	if n.faults.KeyExpired {
+		refuseKey(minors)
+		return nil
+	}
 	for i, minor := range minors {
 		fmt.Printf("Get:%d %s InRelease\n", i+1, nodedir.RepositoryURL(minor))
 	}
 	p.Lists = minors
 	fmt.Println("Reading package lists... Done")
 	return nil
+}
+
+// refuseKey prints what apt-get says of repositories whose key has expired: to it, too,
+// that is a warning as long as there are old lists.
+func refuseKey(minors []string) {
+	const expired = "The following signatures were invalid: EXPKEYSIG 234654DA9A296436 isv:kubernetes OBS Project <isv:kubernetes@build.opensuse.org>"
+	for i, minor := range minors {
+		url := nodedir.RepositoryURL(minor)
+		fmt.Printf("Err:%d %s InRelease\n  %s\n", i+1, url, expired)
+		fmt.Fprintf(os.Stderr, "W: An error occurred during the signature verification. The repository is not updated and the previous index files will be used. GPG error: %s InRelease: %s\n", url, expired)
+		fmt.Fprintf(os.Stderr, "W: Failed to fetch %sInRelease  %s\n", url, expired)
+	}
+	fmt.Fprintln(os.Stderr, "W: Some index files failed to download. They have been ignored, or old ones used instead.")
 }
 
 // upgrade is a package with the revision that it is to have.
@@ -122,6 +141,10 @@ func (n node) install(p *nodedir.Packages, c aptCall) error {
 	upgrades, err := chooseAll(*p, c)
 	if err != nil {
 		return err
+	}
+	if n.faults.HeldBack && slices.ContainsFunc(upgrades, func(u upgrade) bool { return u.name == "kubelet" }) {
+		fmt.Print("The following packages have unmet dependencies:\n kubelet : Depends: kubernetes-cni (>= 1.6.0) but 1.2.0-2.1 is to be installed\n")
+		return errHeldBack
 	}
 	fmt.Printf("%d upgraded, 0 newly installed, 0 to remove and 0 not upgraded.\n", len(upgrades))
 	if err := n.download(upgrades); err != nil {

@@ -3,8 +3,10 @@ package nodetools
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -55,9 +57,13 @@ func kubeadm(n node, args []string) int {
 	case "config images":
 		return configImages(n, words, flags, version)
 	case "upgrade apply":
-		err = n.apply(version, words)
+		if err = checkFlags(flags, slices.Concat(upgradeFlags, applyFlags)); err == nil {
+			err = n.apply(version, words)
+		}
 	case "upgrade node":
-		err = n.upgradeNode(version)
+		if err = checkFlags(flags, upgradeFlags); err == nil {
+			err = n.upgradeNode(version)
+		}
 	case "reset":
 		err = n.reset()
 	default:
@@ -85,6 +91,21 @@ func kubeadmExit(err error) int {
 		return exit.code
 	}
 	return 1
+}
+
+// The flags of kubeadm upgrade apply and node, and those of apply alone.
+var (
+	upgradeFlags = []string{"certificate-renewal", "config", "dry-run", "etcd-upgrade", "ignore-preflight-errors", "kubeconfig", "patches", "rootfs", "skip-phases", "v"}
+	applyFlags   = []string{"allow-experimental-upgrades", "allow-release-candidate-upgrades", "f", "force", "print-config", "y", "yes"}
+)
+
+func checkFlags(given map[string]string, known []string) error {
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("unknown flag: --%s", name)
+		}
+	}
+	return nil
 }
 
 // split returns words and flags apart; a flag's value may be an argument of its own.

@@ -278,12 +278,40 @@ func TestFaultsOfAllNodesComeInOneReport(t *testing.T) {
 	require.Contains(t, end.Message, "node w2: commands cannot be run as root")
 }
 
+// What apt-get says goes into the one message that people read, and nothing is drained.
+func TestPackagesThatCannotBeFetchedStopTheUpgradeBeforeAnyDrain(t *testing.T) {
+	w1, w2 := shared.Sandbox.Machine("w1"), shared.Sandbox.Machine("w2")
+	t.Cleanup(func() {
+		require.NoError(t, w1.SetKeyExpired(false))
+		require.NoError(t, w2.SetHeldBack(false))
+		untouched(t)
+	})
+	for words, set := range map[string]func(bool) error{
+		"EXPKEYSIG 234654DA9A296436 isv:kubernetes OBS Project":                         w1.SetKeyExpired,
+		"kubelet : Depends: kubernetes-cni (>= 1.6.0) but 1.2.0-2.1 is to be installed": w2.SetHeldBack,
+	} {
+		require.NoError(t, set(true))
+		end := finish(t, begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: "1.37.2"}}))
+		require.NoError(t, set(false))
+		require.Equal(t, ops.RolledBack, end.State, text(end))
+		require.Contains(t, end.Message, words)
+		verify(t, testbed.InState(clusterstate.Running), testbed.OnlyCordoned())
+		for _, node := range nodes(t) {
+			require.NotContains(t, strings.Join(shared.Sandbox.Machine(node.Name).Commands(), "\n"), "kubeadm upgrade")
+		}
+	}
+}
+
 // The control plane of the tests that follow moves up: their order matters.
 
 func TestUpgradeSurvivesItsWorker(t *testing.T) {
 	operatorCordons(t, "w5", true)
 	allow := forbid(t)
-	require.NoError(t, shared.Configure(func(c *config.Cluster) { c.Drain.Timeout = config.Duration(time.Minute) }))
+	require.NoError(t, shared.Configure(func(c *config.Cluster) {
+		c.Drain.Timeout = config.Duration(time.Minute)
+		c.Upgrade.KubeadmFlags = []string{"--allow-release-candidate-upgrades", "--ignore-preflight-errors=SystemVerification"}
+		c.Upgrade.KubeadmNodeFlags = []string{"--skip-phases=addon"}
+	}))
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 
 	id := begin(t, ops.Request{Kind: operation.KindUpgrade, Route: version.Route{Target: "1.37.2"}})
@@ -306,9 +334,10 @@ func TestUpgradeSurvivesItsWorker(t *testing.T) {
 	end := finish(t, id)
 	require.Equal(t, ops.Done, end.State, text(end))
 	verify(t, testbed.AllAt("1.37.2"), testbed.OnlyCordoned("w5"), testbed.InState(clusterstate.Running), testbed.TargetIs(""),
-		testbed.Ran("cp1", "kubeadm upgrade apply", 1), testbed.Ran("cp1", "kubeadm upgrade node", 0))
+		testbed.Ran("cp1", "kubeadm upgrade apply v1.37.2 -y --allow-release-candidate-upgrades --ignore-preflight-errors=SystemVerification", 1),
+		testbed.Ran("cp1", "kubeadm upgrade node", 0))
 	for _, worker := range []string{"w1", "w2", "w3", "w4", "w5"} {
-		verify(t, testbed.Ran(worker, "kubeadm upgrade node", 1), testbed.Ran(worker, "kubeadm upgrade apply", 0))
+		verify(t, testbed.Ran(worker, "kubeadm upgrade node --ignore-preflight-errors=SystemVerification --skip-phases=addon", 1), testbed.Ran(worker, "kubeadm upgrade apply", 0))
 	}
 	operatorCordons(t, "w5", false)
 	untouched(t)
