@@ -35,6 +35,27 @@ func TestExec(t *testing.T) {
 	})
 }
 
+// Nodes without a package manager have kubeadm there, which no PATH of theirs holds.
+func TestProgramsInOptBinAreFound(t *testing.T) {
+	opt := filepath.Join(t.TempDir(), "opt")
+	require.NoError(t, os.MkdirAll(filepath.Join(opt, "bin"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(opt, "bin", "kubeadm-of-this-test"), []byte("#!/bin/sh\necho v1.36.3\n"), 0o755))
+	c := mustDial(t, startOpenSSH(t, "SetEnv EBB_OPT_DIR="+opt).target(t))
+	out, _, _, err := c.Exec(t.Context(), "kubeadm-of-this-test")
+	require.NoError(t, err)
+	require.Equal(t, "v1.36.3\n", out)
+
+	run := newRun(t, "exec kubeadm-of-this-test")
+	require.NoError(t, c.Start(t.Context(), run))
+	out, status := follow(t, c, run.Dir, 0)
+	require.Equal(t, RunExited, status.State)
+	require.Equal(t, "v1.36.3\n", out)
+
+	out, _, _, err = mustDial(t, startServer(t, serverOptions{}).target(t)).Exec(t.Context(), "echo $PATH")
+	require.NoError(t, err)
+	require.True(t, strings.HasSuffix(out, ":/opt/bin\n"), out)
+}
+
 func TestExecEndsWithContext(t *testing.T) {
 	onBothServers(t, func(t *testing.T, s *testServer) {
 		c := mustDial(t, s.target(t))

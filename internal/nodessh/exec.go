@@ -89,10 +89,16 @@ func (t Target) shellCommand() string {
 	return "sh -s"
 }
 
+// nodePath lets scripts, and what they start, find the programs of a node. Neither sshd nor
+// sudo nor systemd has /opt/bin on PATH, where nodes without a package manager (Flatcar,
+// CloudStack's Kubernetes service) keep kubeadm, kubelet and kubectl. A node that keeps
+// them elsewhere has EBB_OPT_DIR in its environment.
+const nodePath = "PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:${EBB_OPT_DIR:-/opt}/bin\nexport PATH\n"
+
 // wrapScript returns the script as one eval command: sh has then read all of it before
 // a command of the script could read stdin.
 func wrapScript(script string) string {
-	return "eval " + shellQuote(script) + " </dev/null\n"
+	return "eval " + shellQuote(nodePath+script) + " </dev/null\n"
 }
 
 // shellQuote returns text, which must not hold NUL, as one quoted word of sh.

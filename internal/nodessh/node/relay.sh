@@ -3,7 +3,6 @@
 # printed on a line of its own, and what follows it comes from the port. Nothing is read
 # from stdin before that line. It ends when either side closes.
 # shellcheck disable=SC2154 # the variables above
-PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 tool=none
 has() { command -v "$1" >/dev/null 2>&1 && tool=$1; }
 

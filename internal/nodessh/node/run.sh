@@ -3,7 +3,6 @@
 # shellcheck disable=SC2154 # the variables above
 unset CDPATH
 umask 077
-PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 # fail MESSAGE: reports an error and ends. The caller tells it by the F.
 fail() { echo "F $*"; exit 0; }
