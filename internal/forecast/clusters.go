@@ -83,10 +83,17 @@ func NewLocal(r *cluster.Registry, names func() ([]string, error)) *Local {
 
 // List implements Clusters.
 func (l *Local) List(ctx context.Context) ([]Overview, error) {
-	names, err := l.names()
+	return l.Among(ctx, func(string) bool { return true })
+}
+
+// Among is List of those clusters that which returns true for; the others are not
+// asked for anything.
+func (l *Local) Among(ctx context.Context, which func(name string) bool) ([]Overview, error) {
+	all, err := l.names()
 	if err != nil {
 		return nil, err
 	}
+	names := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !which(name) })
 	found := make([]Overview, len(names))
 	var group errgroup.Group
 	group.SetLimit(lookAtOnce)

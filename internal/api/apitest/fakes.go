@@ -24,6 +24,7 @@ type Operations struct {
 	ops     map[string]ops.Operation
 	events  map[string][]ops.Event
 	Steered []ops.Steering // what Steer was called with
+	Watched int            // how often Watch was called
 	Started int            // the number of operations that Start has started
 	failing error          // the error of every call, if any
 
@@ -237,6 +238,9 @@ func (f *Operations) Events(ctx context.Context, id string, filter ops.EventFilt
 
 // Watch implements ops.Client.
 func (f *Operations) Watch(ctx context.Context, id string, changed func(ops.Operation)) error {
+	f.mu.Lock()
+	f.Watched++
+	f.mu.Unlock()
 	for {
 		f.mu.Lock()
 		op, again := f.ops[id], f.changed
@@ -253,14 +257,28 @@ func (f *Operations) Watch(ctx context.Context, id string, changed func(ops.Oper
 	}
 }
 
-// Clusters are the clusters prod and dev; Asked is the last question to Plan.
-type Clusters struct{ Asked forecast.Question }
+// Clusters are the clusters prod and dev.
+type Clusters struct {
+	Asked  forecast.Question // the last question to Plan
+	Looked []string          // the clusters that List and Among have looked at
+	Hold   chan struct{}     // if not nil, Plan blocks until it is closed
+}
 
 var _ forecast.Clusters = (*Clusters)(nil)
 
 // List implements forecast.Clusters.
-func (f *Clusters) List(context.Context) ([]forecast.Overview, error) {
-	return []forecast.Overview{Overview, {Cluster: "dev", Error: "refused"}}, nil
+func (f *Clusters) List(ctx context.Context) ([]forecast.Overview, error) {
+	return f.Among(ctx, func(string) bool { return true })
+}
+
+// Among is List of some clusters.
+func (f *Clusters) Among(_ context.Context, which func(name string) bool) (found []forecast.Overview, _ error) {
+	for _, o := range []forecast.Overview{Overview, {Cluster: "dev", Error: "refused"}} {
+		if which(o.Cluster) {
+			f.Looked, found = append(f.Looked, o.Cluster), append(found, o)
+		}
+	}
+	return found, nil
 }
 
 // Overview is that of the cluster prod.
@@ -280,6 +298,9 @@ func (f *Clusters) Look(_ context.Context, name string) (forecast.Overview, erro
 func (f *Clusters) Plan(_ context.Context, q forecast.Question) (forecast.Forecast, error) {
 	if q.Cluster != "prod" && q.Cluster != "dev" {
 		return forecast.Forecast{}, &forecast.UnknownClusterError{Name: q.Cluster, Known: []string{"prod", "dev"}}
+	}
+	if f.Hold != nil {
+		<-f.Hold
 	}
 	f.Asked = q
 	return forecast.Forecast{Cluster: q.Cluster, State: "Running", Version: "1.36.3", Parallel: 1}, nil

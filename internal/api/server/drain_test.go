@@ -319,9 +319,10 @@ func TestStreamsAreBounded(t *testing.T) {
 	b.ops.Finish()
 	require.Equal(t, http.StatusOK, (<-held).status)
 	eventually(t, "all are given back", func() bool {
-		b.server.lifecycle.mu.Lock()
-		defer b.server.lifecycle.mu.Unlock()
-		return b.server.lifecycle.streams == 0 && len(b.server.lifecycle.streamsOf) == 0
+		streams := b.server.lifecycle.streams
+		streams.mu.Lock()
+		defer streams.mu.Unlock()
+		return streams.all == 0 && len(streams.of) == 0
 	})
 }
 

@@ -2,8 +2,8 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
-	"slices"
 
 	"ebb/internal/api/auth"
 	"ebb/internal/api/wire"
@@ -16,11 +16,10 @@ func (s *Server) listClusters(x *exchange) error {
 	if err := x.query().err(); err != nil {
 		return err
 	}
-	found, err := s.options.Clusters.List(x.ctx())
+	visible, err := s.options.Clusters.Among(x.ctx(), func(name string) bool { return x.principal.May(auth.Viewer, name) })
 	if err != nil {
 		return err
 	}
-	visible := slices.DeleteFunc(slices.Clone(found), func(o forecast.Overview) bool { return !x.principal.May(auth.Viewer, o.Cluster) })
 	return x.respondJSON(http.StatusOK, wire.ClusterList{Clusters: append([]forecast.Overview{}, visible...)})
 }
 
@@ -62,12 +61,20 @@ func (s *Server) planOperation(x *exchange) error {
 	if err := x.requireRole(auth.Viewer, asked.Cluster); err != nil {
 		return err
 	}
+	done, reached := s.plans.acquire(x.principal.String(), planLimits)
+	if done == nil {
+		return s.errorTooManyRequests(fmt.Sprintf("%d plans are made at this moment, and no more at once", reached))
+	}
+	defer done()
 	f, err := s.options.Clusters.Plan(x.ctx(), asked)
 	if err != nil {
 		return x.hideOtherClusters(err)
 	}
 	return x.respondJSON(http.StatusOK, f)
 }
+
+// planLimits are how many plans are made at once: each reads a whole cluster.
+var planLimits = slotLimits{all: 8, ofPrincipal: 4}
 
 // maxCount is more than the nodes of any cluster.
 const maxCount = 100_000

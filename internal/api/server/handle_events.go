@@ -101,7 +101,7 @@ func (s *Server) writeEvents(ctx context.Context, id string, a eventOptions, out
 	switch {
 	case a.status && a.filter.Follow:
 		watch.Go(func() error {
-			return s.options.Operations.Watch(ctx, id, func(now ops.Operation) { _ = out.writeStatus(now) })
+			return s.watches.Watch(ctx, id, func(now ops.Operation) { _ = out.writeStatus(now) })
 		})
 	case a.status:
 		op, err := s.options.Operations.Get(ctx, id)
@@ -126,8 +126,8 @@ func (s *Server) writeEvents(ctx context.Context, id string, a eventOptions, out
 // context ends with that of the request, when the server is cordoned, and, its cause the
 // refusal, when the caller's token is taken away.
 func (s *Server) acquireStream(x *exchange) (context.Context, error) {
-	limits := streamLimits{all: s.options.MaxStreams, ofPrincipal: s.options.MaxStreamsPerPrincipal}
-	done, reached := s.lifecycle.acquireStream(x.principal.String(), limits)
+	limits := slotLimits{all: s.options.MaxStreams, ofPrincipal: s.options.MaxStreamsPerPrincipal}
+	done, reached := s.lifecycle.streams.acquire(x.principal.String(), limits)
 	switch {
 	case done == nil && reached == limits.ofPrincipal:
 		return nil, s.errorTooManyRequests(fmt.Sprintf("%s has %d streams and waits open, and may have no more", x.principal.Name, reached))

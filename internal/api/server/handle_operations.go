@@ -178,7 +178,7 @@ func (s *Server) waitOperation(x *exchange) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errWaitTimeout)
 	defer cancel()
-	err = s.options.Operations.Watch(ctx, last.ID, func(op ops.Operation) { last = op })
+	err = s.watches.Watch(ctx, last.ID, func(op ops.Operation) { last = op })
 	switch {
 	case err == nil:
 		return x.respondJSON(http.StatusOK, wire.WaitAnswer{Type: wire.LineEnd, Operation: last})

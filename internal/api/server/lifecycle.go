@@ -45,8 +45,7 @@ type lifecycle struct {
 	shuttingDown bool // cordoned by a signal, which cannot be undone
 	inFlight     int  // requests
 	blocking     int  // those of them that a shutdown waits for
-	streams      int
-	streamsOf    map[string]int  // by principal; no entry = none
+	streams      *slots
 	drained      chan struct{}   // closed when blocking is 0; nil unless somebody waits
 	cordoned     context.Context // ends when the server is cordoned; a new one is made by Uncordon
 	cordon       context.CancelFunc
@@ -60,7 +59,7 @@ type lifecycle struct {
 // newLifecycle returns a lifecycle that is Serving. background is run in a goroutine
 // while it is; its context ends when the server is cordoned.
 func newLifecycle(background func(context.Context)) *lifecycle {
-	l := &lifecycle{state: wire.Serving, background: background, streamsOf: map[string]int{}}
+	l := &lifecycle{state: wire.Serving, background: background, streams: newSlots()}
 	l.graceEnded, l.endGrace = context.WithCancelCause(context.Background())
 	l.startServing()
 	return l
@@ -139,34 +138,6 @@ func (l *lifecycle) leave(blocking bool) {
 	}
 }
 
-// streamLimits are how many streams and waits may be open at once.
-type streamLimits struct{ all, ofPrincipal int }
-
-// acquireStream counts a stream or wait of a principal. reached is the limit that
-// forbids it, 0 if none does: then release must be called at its end.
-func (l *lifecycle) acquireStream(principal string, limits streamLimits) (release func(), reached int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.streamsOf[principal] >= limits.ofPrincipal:
-		return nil, limits.ofPrincipal
-	case l.streams >= limits.all:
-		return nil, limits.all
-	}
-	l.streams++
-	l.streamsOf[principal]++
-	return func() { l.releaseStream(principal) }, 0
-}
-
-func (l *lifecycle) releaseStream(principal string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.streams--
-	if l.streamsOf[principal]--; l.streamsOf[principal] == 0 {
-		delete(l.streamsOf, principal)
-	}
-}
-
 // Drained returns a channel that is closed when no request is waited for. Call it after
 // Cordon: while the server is Serving, new requests may come at any time.
 func (l *lifecycle) Drained() <-chan struct{} {
@@ -198,7 +169,7 @@ func (l *lifecycle) Terminate() {
 func (l *lifecycle) status() wire.Lifecycle {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return wire.Lifecycle{State: l.state, Running: l.inFlight, Streams: l.streams}
+	return wire.Lifecycle{State: l.state, Running: l.inFlight, Streams: l.streams.taken()}
 }
 
 // withGrace returns a context that ends with ctx or by CancelInFlight; context.Cause

@@ -44,10 +44,18 @@ type Operations interface {
 	Request(ctx context.Context, id string) (ops.Request, error)
 }
 
+// Clusters are the clusters that a server tells about.
+type Clusters interface {
+	forecast.Clusters
+	// Among is List of those clusters that which returns true for; the others are not
+	// asked for anything.
+	Among(ctx context.Context, which func(name string) bool) ([]forecast.Overview, error)
+}
+
 // Options configure a server. All but the numbers and Collectors are required.
 type Options struct {
 	Operations Operations
-	Clusters   forecast.Clusters
+	Clusters   Clusters
 	Auth       auth.Authenticator
 	Log        *zap.Logger
 	Version    string
@@ -72,6 +80,8 @@ type Server struct {
 	metrics            *metrics
 	principalLimiter   *keyedLimiter // limits requests, by principal
 	authFailureLimiter *keyedLimiter // limits failed authentications, by IP address
+	watches            *watches
+	plans              *slots
 	recheckInterval    time.Duration // how often the tokens of open streams are checked again
 }
 
@@ -96,6 +106,8 @@ func New(o Options) *Server {
 		options: o, log: o.Log, router: newRouter(routes()),
 		principalLimiter:   newKeyedLimiter(o.PerSecond, o.Burst),
 		authFailureLimiter: newKeyedLimiter(authFailuresPerSecond, authFailuresBurst),
+		watches:            newWatches(o.Operations),
+		plans:              newSlots(),
 		recheckInterval:    recheckInterval,
 	}
 	ready := make(chan struct{})
