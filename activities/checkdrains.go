@@ -11,6 +11,7 @@ import (
 type CheckDrainsInput struct {
 	Cluster string   `json:"cluster"`
 	Nodes   []string `json:"nodes"`
+	Down    []string `json:"down,omitempty"` // nodes that go without a drain, because their machine is down
 }
 
 // CheckDrainsResult lists what speaks against draining the nodes as things are; nothing =
@@ -21,8 +22,8 @@ type CheckDrainsResult struct {
 
 // CheckDrains forecasts the drains of all nodes before the first of them is touched, and
 // changes nothing. It finds pods that their budgets or the settings keep where they are,
-// pods that nothing creates again, pods whose owner asks to leave them alone, and
-// workloads all of whose pods are on one node.
+// pods that nothing creates again, pods whose owner asks to leave them alone, workloads all
+// of whose pods are on one node, and volumes that can be used on one node only.
 func (a *Activities) CheckDrains(ctx context.Context, in CheckDrainsInput) (CheckDrainsResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
@@ -40,6 +41,9 @@ func (a *Activities) CheckDrains(ctx context.Context, in CheckDrainsInput) (Chec
 	var found []drain.Objection
 	for _, node := range natural.Sorted(in.Nodes) {
 		found = append(found, forecaster.Node(node).AllObjections()...)
+	}
+	for _, node := range in.Down {
+		found = append(found, forecaster.LocalVolumes(node)...)
 	}
 	return CheckDrainsResult{Objections: drain.Report(found)}, nil
 }

@@ -33,6 +33,8 @@ type ScaleSettings struct {
 	Attempts    int           `json:"attempts"`
 	MaxParallel int           `json:"maxParallel"`
 	MinWorkers  int           `json:"minWorkers"`
+
+	VolumeDetachTimeout time.Duration `json:"volumeDetachTimeout,omitempty"`
 }
 
 // UpgradeSettings are config.Upgrade as a workflow carries them.
@@ -65,6 +67,7 @@ func (a *Activities) Survey(ctx context.Context, in SurveyInput) (Survey, error)
 		Scale: ScaleSettings{
 			Timeout: settings.Scale.Timeout.D(), Attempts: settings.Scale.Attempts,
 			MaxParallel: settings.Scale.MaxParallel, MinWorkers: settings.Scale.MinWorkers,
+			VolumeDetachTimeout: settings.Scale.VolumeDetachTimeout.D(),
 		},
 		Upgrade: upgradeSettings(settings.Upgrade, len(workers)),
 	}, nil

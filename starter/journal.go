@@ -71,8 +71,8 @@ func changedStatus(before, now *operation.Status, state ops.State) []string {
 	if now.Step != before.Step && !state.Over() { // the last step is in the verdict
 		lines = append(lines, now.Step)
 	}
-	if now.Warning != "" && now.Warning != before.Warning {
-		lines = append(lines, "warning: "+now.Warning)
+	if now.Warning != "" && now.Warning != before.Warning { // they are added to
+		lines = append(lines, "warning: "+strings.TrimPrefix(strings.TrimPrefix(now.Warning, before.Warning), "; "))
 	}
 	for _, n := range now.Nodes {
 		old := operation.NodeStatus{Phase: operation.PhasePending}

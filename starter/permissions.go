@@ -27,6 +27,7 @@ var needed = []permission{
 	{resource: "pods", subresource: "eviction", verbs: []string{"create"}},
 	{resource: "namespaces", verbs: []string{"get", "list", "watch"}},
 	{resource: "persistentvolumeclaims", verbs: []string{"get", "list", "watch"}},
+	{resource: "persistentvolumes", verbs: []string{"get", "list", "watch"}},
 	{group: "storage.k8s.io", resource: "volumeattachments", verbs: []string{"get", "list", "watch"}},
 	{resource: "events", verbs: []string{"list", "watch"}},
 	{group: "policy", resource: "poddisruptionbudgets", verbs: []string{"get", "list", "watch"}},

@@ -77,7 +77,7 @@ func TestDrainOfWhichNothingWasHeardIsTriedAsAnotherAttempt(t *testing.T) {
 	attempt := func(err error) {
 		w.env.OnActivity(act.Drain, mock.Anything, drains(w1)).Return(func(_ context.Context, in activities.DrainInput) (drain.Result, error) {
 			deadlines = append(deadlines, in.Deadline)
-			return drain.Result{Node: "w1"}, err
+			return drain.Result{DrainLeft: operation.DrainLeft{Node: "w1"}}, err
 		}).Once()
 	}
 	attempt(nobody())

@@ -27,7 +27,7 @@ func TestPausedOperationStartsNoFurtherNode(t *testing.T) {
 		w.note("drain w2")
 		pause = w.steers(operation.UpdatePause)
 		twice = w.steers(operation.UpdatePause)
-		return drain.Result{Node: "w2"}, nil
+		return drain.Result{DrainLeft: operation.DrainLeft{Node: "w2"}}, nil
 	}).Once()
 	start := w.env.Now()
 	w.env.RegisterDelayedCallback(func() {
@@ -59,7 +59,7 @@ func TestPausedOperationCanBeCancelled(t *testing.T) {
 	w.drainSettings()
 	w.env.OnActivity(act.Drain, mock.Anything, drains(w2)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
 		w.steers(operation.UpdatePause)
-		return drain.Result{Node: "w2"}, nil
+		return drain.Result{DrainLeft: operation.DrainLeft{Node: "w2"}}, nil
 	}).Once()
 	w.env.RegisterDelayedCallback(w.env.CancelWorkflow, 10*time.Minute)
 	w.uncordons(w2, w3)
@@ -80,7 +80,7 @@ func TestResumeOfWhatIsNotPausedChangesNothing(t *testing.T) {
 	var resume *answered
 	w.env.OnActivity(act.Drain, mock.Anything, drains(w1)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
 		resume = w.steers(operation.UpdateResume)
-		return drain.Result{Node: "w1"}, nil
+		return drain.Result{DrainLeft: operation.DrainLeft{Node: "w1"}}, nil
 	}).Once()
 	w.releases(clusterstate.Running)
 	w.env.ExecuteWorkflow(Drain, operation.DrainInput{Cluster: "prod", Nodes: []string{"w1"}})
@@ -135,7 +135,7 @@ func TestSkippedWorkerIsLeftOutAndTheUpgradeSaysSo(t *testing.T) {
 		twice = w.steers(operation.UpdateSkipNode, operation.NodeRequest{Node: "w1"})
 		controlPlane = w.steers(operation.UpdateSkipNode, operation.NodeRequest{Node: "cp1"})
 		unknown = w.steers(operation.UpdateSkipNode, operation.NodeRequest{Node: "w9"})
-		return drain.Result{Node: "cp1"}, nil
+		return drain.Result{DrainLeft: operation.DrainLeft{Node: "cp1"}}, nil
 	}).Once()
 	w.runs(activities.PhaseUpgrade, cp1)
 	w.completes(cp1)
@@ -195,7 +195,7 @@ func TestOnlyAnUpgradeCanSkip(t *testing.T) {
 	var skip *answered
 	w.env.OnActivity(act.Drain, mock.Anything, drains(w1)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
 		skip = w.steers(operation.UpdateSkipNode, operation.NodeRequest{Node: "w1"})
-		return drain.Result{Node: "w1"}, nil
+		return drain.Result{DrainLeft: operation.DrainLeft{Node: "w1"}}, nil
 	}).Once()
 	w.releases(clusterstate.Running)
 	w.env.ExecuteWorkflow(Drain, operation.DrainInput{Cluster: "prod", Nodes: []string{"w1"}})

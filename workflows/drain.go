@@ -26,7 +26,7 @@ func Drain(ctx workflow.Context, in operation.DrainInput) (operation.DrainResult
 		return operation.DrainResult{}, e.abort(ctx, err)
 	}
 	e.follow(ctx, nodes)
-	found, err := e.checkDrains(ctx, nodes)
+	found, err := e.checkDrains(ctx, nodes, nil)
 	if err == nil {
 		err = e.settle(ctx, found, in.Strict)
 	}
@@ -40,7 +40,7 @@ func Drain(ctx workflow.Context, in operation.DrainInput) (operation.DrainResult
 		return operation.DrainResult{}, e.rollBack(ctx, err, nodes)
 	}
 	// 4. Give the cluster back; the nodes stay cordoned.
-	result := operation.DrainResult{Drained: policy.Names(nodes)}
+	result := operation.DrainResult{Drained: policy.Names(nodes), Warnings: e.left.bounded()}
 	if err := e.complete(ctx, e.from, "", operation.Outcome{Drained: result.Drained}); err != nil {
 		return operation.DrainResult{}, err
 	}

@@ -28,6 +28,8 @@ type execution struct {
 	survey  activities.Survey
 	status  operation.Status
 	control control
+	notes   warnings // the status shows them
+	left    warnings // of notes: what drains have left behind
 
 	unattended string // why no reconciler looks at the cluster in Alert; empty = it does, or need not
 }
@@ -168,7 +170,7 @@ func (e *execution) attend(ctx workflow.Context) {
 	uncancelled, _ := workflow.NewDisconnectedContext(ctx)
 	if _, err := call(onAPI(uncancelled, "resume the reconciler of "+e.cluster), act.Attend, activities.AttendInput{Cluster: e.cluster}); err != nil {
 		e.unattended = reason(err)
-		e.status.Warning = operation.Unattended(e.unattended)
+		e.warn(ctx, operation.Unattended(e.unattended))
 	}
 }
 
@@ -206,9 +208,10 @@ func (e *execution) drain(ctx workflow.Context, n policy.Node, attempts int, dea
 		}
 		e.mark(ctx, n.Name, operation.PhaseDraining, attempt, "")
 		summary := fmt.Sprintf("drain %s (attempt %d of %d)", n.Name, attempt, attempts)
-		_, err = execute(until(ctx, end, summary), act.Drain, activities.DrainInput{NodeInput: e.on(n), Settings: settings.Drain, Deadline: end})
+		done, err := execute(until(ctx, end, summary), act.Drain, activities.DrainInput{NodeInput: e.on(n), Settings: settings.Drain, Deadline: end})
 		if err == nil {
-			e.mark(ctx, n.Name, operation.PhaseDrained, attempt, "")
+			e.mark(ctx, n.Name, operation.PhaseDrained, attempt, strings.Join(done.Texts(), "; "))
+			e.leave(ctx, done.Texts())
 			return nil
 		}
 		again := workflow.Now(ctx).Add(settings.RetryInterval)

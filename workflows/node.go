@@ -59,7 +59,7 @@ func UpgradeNode(ctx workflow.Context, in operation.UpgradeNodeInput) (operation
 		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepUncordon, err)
 	}
 	// 7. Wait until it is Ready, and record that it is done.
-	return operation.UpgradeNodeResult{}, nodeError(n, operation.StepReady, e.confirm(ctx, n, in), nil)
+	return operation.UpgradeNodeResult{Warnings: e.left.bounded()}, nodeError(n, operation.StepReady, e.confirm(ctx, n, in), nil)
 }
 
 // beginNode is the operation as one of its nodes sees it.

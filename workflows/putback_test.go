@@ -107,7 +107,7 @@ func TestGivingUpIsForWhatWasCancelled(t *testing.T) {
 	var answer *answered
 	w.env.OnActivity(act.Drain, mock.Anything, drains(w1)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
 		answer = w.steers(operation.UpdateGiveUp)
-		return drain.Result{Node: "w1"}, nil
+		return drain.Result{DrainLeft: operation.DrainLeft{Node: "w1"}}, nil
 	}).Once()
 	w.releases(clusterstate.Running)
 	w.env.ExecuteWorkflow(Drain, operation.DrainInput{Cluster: "prod", Nodes: []string{"w1"}})

@@ -1,7 +1,10 @@
 package workflows
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
@@ -15,6 +18,9 @@ import (
 
 // resetTimeout bounds kubeadm reset on a control plane that leaves.
 const resetTimeout = 10 * time.Minute
+
+// volumeDetachTimeout is for a survey by a worker that did not know scale.volumeDetachTimeout.
+const volumeDetachTimeout = 5 * time.Minute
 
 // ScaleDown removes nodes from a cluster and destroys their machines. Until every
 // node is drained, any failure takes everything back and nothing is removed;
@@ -58,7 +64,9 @@ func ScaleDown(ctx workflow.Context, in operation.ScaleDownInput) (operation.Sca
 	// 6. Remove them. Neither the deadline nor a cancellation stops this any more.
 	result := operation.ScaleDownResult{Size: len(e.survey.Nodes)}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	if err := e.remove(ctx, nodes, &result); err != nil {
+	err = e.remove(ctx, nodes, up, &result)
+	result.Warnings = e.left.bounded()
+	if err != nil {
 		return operation.ScaleDownResult{}, e.removalFailed(ctx, err, nodes, result)
 	}
 	// 7. Give the cluster back.
@@ -118,7 +126,8 @@ func (e *execution) checkPods(ctx workflow.Context, nodes, up []policy.Node, str
 	if err != nil {
 		return err
 	}
-	drains, err := e.checkDrains(ctx, up)
+	down := slices.DeleteFunc(slices.Clone(nodes), func(n policy.Node) bool { return slices.Contains(policy.Names(up), n.Name) })
+	drains, err := e.checkDrains(ctx, up, down)
 	if err != nil {
 		return err
 	}
@@ -127,7 +136,7 @@ func (e *execution) checkPods(ctx workflow.Context, nodes, up []policy.Node, str
 
 // remove takes the drained nodes out of the cluster one after another, and stops
 // at the first that does not go.
-func (e *execution) remove(ctx workflow.Context, nodes []policy.Node, result *operation.ScaleDownResult) error {
+func (e *execution) remove(ctx workflow.Context, nodes, up []policy.Node, result *operation.ScaleDownResult) error {
 	for _, n := range nodes {
 		if err := e.awaitResume(ctx); err != nil {
 			return err
@@ -135,6 +144,11 @@ func (e *execution) remove(ctx workflow.Context, nodes []policy.Node, result *op
 		e.step(ctx, "removing %s", n.Name)
 		e.mark(ctx, n.Name, operation.PhaseRemoving, 0, "")
 		in := activities.MachineInput{Cluster: e.cluster, Node: n}
+		if slices.Contains(policy.Names(up), n.Name) {
+			if err := e.awaitDetached(ctx, n); err != nil {
+				return err
+			}
+		}
 		if n.Role != policy.Worker {
 			deadline := workflow.Now(ctx).Add(resetTimeout)
 			if _, err := call(until(ctx, deadline, "kubeadm reset on "+n.Name), act.RunScript, activities.ScriptInput{
@@ -154,6 +168,21 @@ func (e *execution) remove(ctx workflow.Context, nodes []policy.Node, result *op
 		e.mark(ctx, n.Name, operation.PhaseDone, 0, "")
 	}
 	return nil
+}
+
+// awaitDetached waits until no volume is attached to a machine that is up: one that is down
+// does not let go of its volumes before it is destroyed.
+func (e *execution) awaitDetached(ctx workflow.Context, n policy.Node) error {
+	if workflow.GetVersion(ctx, "volumes-are-detached-first", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+		return nil
+	}
+	deadline := workflow.Now(ctx).Add(cmp.Or(e.survey.Scale.VolumeDetachTimeout, volumeDetachTimeout))
+	done, err := call(until(ctx, deadline, "wait until no volume is attached to "+n.Name), act.WaitDetached,
+		activities.WaitDetachedInput{Cluster: e.cluster, Node: n, Deadline: deadline})
+	if len(done.Attached) > 0 {
+		e.leave(ctx, []string{fmt.Sprintf("the machine of %s is destroyed with volumes attached: %s", n.Name, strings.Join(done.Attached, ", "))})
+	}
+	return err
 }
 
 // removalFailed leaves the cluster in Alert, with the nodes that are still in it

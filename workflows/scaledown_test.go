@@ -62,7 +62,7 @@ func TestScaleDownCordonsAllBeforeItDrainsAny(t *testing.T) {
 	require.NoError(t, w.env.GetWorkflowResult(&result))
 	require.Equal(t, operation.ScaleDownResult{Removed: []string{"w2", "w3"}, Destroyed: []string{"w2", "w3"}, Size: 2}, result)
 	require.ElementsMatch(t, []string{"cordon w2", "cordon w3"}, w.calls[:2])
-	require.Equal(t, []string{"drain w2", "drain w3", "delete w2", "destroy w2", "delete w3", "destroy w3", "release Running"}, w.calls[2:])
+	require.Equal(t, []string{"drain w2", "drain w3", "detach w2", "delete w2", "destroy w2", "detach w3", "delete w3", "destroy w3", "release Running"}, w.calls[2:])
 }
 
 func TestScaleDownByCountTakesTheLastOfOneAge(t *testing.T) {
@@ -120,7 +120,7 @@ func TestScaleDownPastItsDeadlineMakesNoMoreAttempts(t *testing.T) {
 	w.roomFor(w2, w3)
 	w.cordons(w2, w3)
 	w.drainSettings()
-	w.env.OnActivity(act.Drain, mock.Anything, drains(w2)).After(2*time.Hour).Return(drain.Result{Node: "w2"}, nil).Once()
+	w.env.OnActivity(act.Drain, mock.Anything, drains(w2)).After(2*time.Hour).Return(drain.Result{DrainLeft: operation.DrainLeft{Node: "w2"}}, nil).Once()
 	w.uncordons(w2, w3)
 	w.releases(clusterstate.Running)
 

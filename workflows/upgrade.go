@@ -48,6 +48,7 @@ func Upgrade(ctx workflow.Context, in operation.UpgradeInput) (operation.Upgrade
 	if err := e.complete(ctx, clusterstate.Running, in.Target, done); err != nil {
 		return operation.UpgradeResult{}, err
 	}
+	h.result.Warnings = e.left.bounded()
 	return h.result, nil
 }
 
@@ -137,7 +138,7 @@ func (e *execution) upgradeTimeout(nodes int) time.Duration {
 // preflight checks the control plane and every node, and reports all faults at once.
 func (h *hop) preflight(ctx workflow.Context, nodes []policy.Node) error {
 	h.step(ctx, "checking %d nodes before anything is touched", len(nodes))
-	found, err := h.checkDrains(ctx, nodes)
+	found, err := h.checkDrains(ctx, nodes, nil)
 	if err != nil {
 		return err
 	}
@@ -228,6 +229,7 @@ func (h *hop) upgrade(ctx workflow.Context, n policy.Node) error {
 		Deadline: earlier(workflow.Now(ctx).Add(h.survey.Upgrade.NodeTimeout), h.status.Deadline),
 	}).Get(own, &done)
 	h.putBack(err)
+	h.leave(ctx, done.Warnings)
 	switch {
 	case temporal.IsCanceledError(err) && h.control.skipped[n.Name] && ctx.Err() == nil:
 		h.mark(ctx, n.Name, operation.PhaseSkipped, 0, leftOut)

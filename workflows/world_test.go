@@ -35,6 +35,8 @@ type world struct {
 	mu         sync.Mutex
 	calls      []string
 	objections []string // to the drains
+	down       []string // nodes that were said to be down when the drains were checked
+	attached   error    // of the wait until no volume is attached
 }
 
 func newWorld(t *testing.T) *world {
@@ -50,7 +52,12 @@ func newWorld(t *testing.T) *world {
 		if len(w.objections) > 0 {
 			w.note("check " + strings.Join(in.Nodes, " "))
 		}
+		w.down = in.Down
 		return activities.CheckDrainsResult{Objections: w.objections}, nil
+	}).Maybe()
+	w.env.OnActivity(act.WaitDetached, mock.Anything, mock.Anything).Return(func(_ context.Context, in activities.WaitDetachedInput) (activities.WaitDetachedResult, error) {
+		w.note("detach " + in.Node.Name)
+		return activities.WaitDetachedResult{}, w.attached
 	}).Maybe()
 	t.Cleanup(func() { w.env.AssertExpectations(t) })
 	return w
@@ -150,7 +157,7 @@ func (w *world) drainsWell(nodes ...policy.Node) {
 	for _, n := range nodes {
 		w.env.OnActivity(act.Drain, mock.Anything, drains(n)).Return(func(context.Context, activities.DrainInput) (drain.Result, error) {
 			w.note("drain " + n.Name)
-			return drain.Result{Node: n.Name}, nil
+			return drain.Result{DrainLeft: operation.DrainLeft{Node: n.Name}}, nil
 		}).Once()
 	}
 }

@@ -23,6 +23,8 @@ func trim(obj any) {
 		o.Status.Images = nil
 	case *core.PersistentVolumeClaim:
 		o.Annotations = nil
+	case *core.PersistentVolume: // whose it is, and where it can be used
+		o.Annotations, o.Spec, o.Status = nil, core.PersistentVolumeSpec{NodeAffinity: o.Spec.NodeAffinity, ClaimRef: o.Spec.ClaimRef}, core.PersistentVolumeStatus{}
 	case *core.Event: // who could not create what, why and when
 		*o = core.Event{ObjectMeta: o.ObjectMeta, InvolvedObject: o.InvolvedObject, Reason: o.Reason, Message: o.Message,
 			EventTime: o.EventTime, LastTimestamp: o.LastTimestamp, Series: o.Series}

@@ -47,6 +47,7 @@ type Watch struct {
 	daemonSets  *mirror.Mirror[apps.DaemonSet]
 	claims      *mirror.Mirror[core.PersistentVolumeClaim]
 	attachments *mirror.Mirror[storage.VolumeAttachment]
+	volumes     *mirror.Mirror[core.PersistentVolume]
 	refusals    *mirror.Mirror[core.Event] // only those of failedCreate
 
 	ended  <-chan struct{}
@@ -63,7 +64,7 @@ func startWatch(client kubernetes.Interface, log *zap.Logger, retired bool) *Wat
 	pods, budgets, nodes := client.CoreV1().Pods(""), client.PolicyV1().PodDisruptionBudgets(""), client.CoreV1().Nodes()
 	namespaces, daemonSets := client.CoreV1().Namespaces(), client.AppsV1().DaemonSets("")
 	claims, attachments := client.CoreV1().PersistentVolumeClaims(""), client.StorageV1().VolumeAttachments()
-	events := client.CoreV1().Events("")
+	volumes, events := client.CoreV1().PersistentVolumes(), client.CoreV1().Events("")
 	w := &Watch{ended: ctx.Done(), cancel: cancel, retired: retired, log: log, subscribers: map[*Subscription]struct{}{}}
 	w.pods = mirror.New(client, mirrorOptions(w, "pods", func(p *core.Pod) string { return p.Spec.NodeName }), pods.List, pods.Watch)
 	w.budgets = mirror.New(client, mirrorOptions[policy.PodDisruptionBudget](w, "poddisruptionbudgets", nil), budgets.List, budgets.Watch)
@@ -73,6 +74,7 @@ func startWatch(client kubernetes.Interface, log *zap.Logger, retired bool) *Wat
 	w.claims = mirror.New(client, mirrorOptions[core.PersistentVolumeClaim](w, "persistentvolumeclaims", nil), claims.List, claims.Watch)
 	w.attachments = mirror.New(client, mirrorOptions(w, "volumeattachments", func(a *storage.VolumeAttachment) string { return a.Spec.NodeName }),
 		attachments.List, attachments.Watch)
+	w.volumes = mirror.New(client, silentOptions[core.PersistentVolume](w, "persistentvolumes"), volumes.List, volumes.Watch)
 	w.refusals = mirror.New(client, silentOptions[core.Event](w, "events"), onlyFailedCreates(events.List), onlyFailedCreates(events.Watch))
 	w.Ledger = newLedger(w.budget, w.terminating, w.notifyAll)
 	for _, k := range append(w.kinds(), w.refusals) {
@@ -140,7 +142,7 @@ type kind interface {
 // kinds returns the mirrors without which nothing is decided. That of events is none of
 // them: they are only told, and an API server with many takes long to list them.
 func (w *Watch) kinds() []kind {
-	return []kind{w.pods, w.budgets, w.nodes, w.namespaces, w.daemonSets, w.claims, w.attachments}
+	return []kind{w.pods, w.budgets, w.nodes, w.namespaces, w.daemonSets, w.claims, w.attachments, w.volumes}
 }
 
 func (w *Watch) waitSynced(ctx context.Context) error {
@@ -238,6 +240,9 @@ func (w *Watch) DaemonSetExists(namespace, name string) bool {
 func (w *Watch) Attachments(node string) []*storage.VolumeAttachment {
 	return w.attachments.ByIndex(byNode, node)
 }
+
+// Volumes returns all PersistentVolumes, in no order.
+func (w *Watch) Volumes() []*core.PersistentVolume { return w.volumes.List() }
 
 // ClaimedVolume returns the name of the PersistentVolume bound to a claim; "" when
 // the claim is unknown or unbound.

@@ -63,6 +63,7 @@ func (c Cluster) WithDefaults() Cluster {
 	setDefault(&c.Scale.Attempts, 3)
 	setDefault(&c.Scale.MaxParallel, 1)
 	setDefault(&c.Scale.MinWorkers, 1)
+	setDefault(&c.Scale.VolumeDetachTimeout, Duration(5*time.Minute))
 
 	setDefault(&c.Upgrade.Script, ScriptKubeadmApt)
 	setDefault(&c.Upgrade.BundleDir, "/opt/ebb/bundle")

@@ -42,7 +42,7 @@ func TestLoadFillsDefaults(t *testing.T) {
 			GracePeriod: &grace, DeleteEmptyDir: &yes, Parallel: 16, Jobs: JobsEvict, Returning: ReturningLeave,
 			WaitForVolumeDetach: &yes, VolumeDetachTimeout: Duration(60 * time.Second),
 		},
-		Scale: Scale{Timeout: Duration(time.Hour), Attempts: 3, MaxParallel: 1, MinWorkers: 1},
+		Scale: Scale{Timeout: Duration(time.Hour), Attempts: 3, MaxParallel: 1, MinWorkers: 1, VolumeDetachTimeout: Duration(5 * time.Minute)},
 		Upgrade: Upgrade{
 			Script: "kubeadm-apt", BundleDir: "/opt/ebb/bundle", Retries: &retries,
 			NodeTimeout: Duration(30 * time.Minute), ReadyTimeout: Duration(10 * time.Minute),
@@ -155,7 +155,7 @@ func TestLoadFaults(t *testing.T) {
 		{"unknown key, swapped", minimal("    ssh: {prot: 22}\n"), []string{
 			`line 4: clusters[0].ssh.prot: unknown key, did you mean "port"?`}},
 		{"unknown key, far", minimal("    scale: {zebra: 1}\n"), []string{
-			"line 4: clusters[0].scale.zebra: unknown key; known here: timeout, attempts, maxParallel, minWorkers"}},
+			"line 4: clusters[0].scale.zebra: unknown key; known here: timeout, attempts, maxParallel, minWorkers, volumeDetachTimeout, destroyAttached"}},
 		{"key twice", minimal("    name: again\n"), []string{"line 4: clusters[0].name: appears twice, first on line 2"}},
 		{"key of a list", minimal("    ? [a]\n    : b\n"), []string{"line 4: clusters[0]: a key must be a plain name"}},
 		{"merge of itself", minimal("    ssh: &s\n      <<: *s\n"), []string{

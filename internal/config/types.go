@@ -120,6 +120,10 @@ type Scale struct {
 	Attempts    int      `yaml:"attempts,omitempty"`    // drain attempts per node, default 3
 	MaxParallel int      `yaml:"maxParallel,omitempty"` // nodes drained at once, default 1
 	MinWorkers  int      `yaml:"minWorkers,omitempty"`  // never go below, default 1
+	// A machine with volumes attached is destroyed only when they are detached in time, or
+	// when destroyAttached says that it does not matter.
+	VolumeDetachTimeout Duration `yaml:"volumeDetachTimeout,omitempty"` // default 5m
+	DestroyAttached     bool     `yaml:"destroyAttached,omitempty"`     // default false
 }
 
 // Shipped upgrade scripts.

@@ -213,6 +213,7 @@ func (s *Scale) validate(v validator) {
 	v.atLeast("attempts", int64(s.Attempts), 1)
 	v.atLeast("maxParallel", int64(s.MaxParallel), 1)
 	v.atLeast("minWorkers", int64(s.MinWorkers), 1)
+	v.duration("volumeDetachTimeout", s.VolumeDetachTimeout)
 }
 
 func (u *Upgrade) validate(v validator) {

@@ -79,12 +79,10 @@ type Request struct {
 
 // Result of an attempt that emptied the node.
 type Result struct {
-	Node     string        `json:"node"`
+	operation.DrainLeft
 	Evicted  int           `json:"evicted"`
 	Gone     int           `json:"gone"`
-	Skipped  []string      `json:"skipped,omitempty"` // pods that were not waited for, namespace/name
 	NodeGone bool          `json:"nodeGone,omitempty"`
-	Warnings []string      `json:"warnings,omitempty"`
 	Output   string        `json:"output,omitempty"` // its last 2,000 characters
 	Took     time.Duration `json:"took"`
 }

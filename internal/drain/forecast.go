@@ -44,11 +44,12 @@ type Forecaster struct {
 	settings Settings
 	budgets  selectors
 	replicas map[types.UID]int // pods of each controller on all nodes
+	local    map[string][]*core.PersistentVolume
 }
 
 // NewForecaster returns a Forecaster for drains with these settings.
 func NewForecaster(w *cluster.Watch, s Settings) *Forecaster {
-	f := &Forecaster{watch: w, settings: s, budgets: selectors{}, replicas: map[types.UID]int{}}
+	f := &Forecaster{watch: w, settings: s, budgets: selectors{}, replicas: map[types.UID]int{}, local: nodeLocal(w.Volumes(), w.Nodes())}
 	for _, pod := range w.Pods() {
 		if owner := meta.GetControllerOf(pod); owner != nil && serves(pod) {
 			f.replicas[owner.UID]++
@@ -68,7 +69,7 @@ func (f *Forecaster) Node(node string) Forecast {
 	for _, pod := range pods {
 		f.add(&forecast, pod)
 	}
-	forecast.Objections = append(forecast.Objections, f.concentrated(node, pods)...)
+	forecast.Objections = slices.Concat(forecast.Objections, f.concentrated(node, pods), f.LocalVolumes(node))
 	return forecast
 }
 

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"ebb/internal/cluster"
+	"ebb/internal/operation"
 )
 
 // Run makes one attempt. It returns an *Error when the node could not be emptied before
@@ -200,10 +201,10 @@ func (r *run) result(v verdict) Result {
 	s := r.snapshot(time.Now())
 	p := s.progress(time.Now())
 	result := Result{
-		Node: r.req.Node, Evicted: p.Evicted, Gone: p.Gone, Skipped: s.skipped(), NodeGone: v.nodeGone,
+		DrainLeft: operation.DrainLeft{Node: r.req.Node, Skipped: s.skipped(), Warnings: s.warnings()},
+		Evicted:   p.Evicted, Gone: p.Gone, NodeGone: v.nodeGone,
 		Output: r.out.tail(), Took: time.Since(r.started),
 	}
-	result.Warnings = s.warnings()
 	if v.warning != "" {
 		result.Warnings = append(result.Warnings, v.warning)
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	core "k8s.io/api/core/v1"
+
+	"ebb/internal/cluster"
 )
 
 // detachLimit returns until when the volumes of the pods that have left are waited for.
@@ -63,5 +65,35 @@ func claims(pod *core.Pod) (names []string) {
 			names = append(names, pod.Name+"-"+v.Name)
 		}
 	}
+	return names
+}
+
+// Attached returns the volumes that are attached to a node and that its machine may not be
+// destroyed with, each with the pods that use it. Those that only pods use which stay on
+// the node for as long as it is there, as those of DaemonSets, are none of them.
+func Attached(w *cluster.Watch, node string, s Settings) (names []string) {
+	users, staying := map[string][]string{}, map[string]bool{}
+	for _, p := range w.PodsOn(node) {
+		for _, claim := range claims(p) {
+			volume := w.ClaimedVolume(p.Namespace, claim)
+			if actionFor(p, s, w.DaemonSetExists) == ignore {
+				staying[volume] = true
+			} else {
+				users[volume] = append(users[volume], podName(p))
+			}
+		}
+	}
+	for _, a := range w.Attachments(node) {
+		volume := a.Spec.Source.PersistentVolumeName
+		switch {
+		case volume == nil, staying[*volume] && len(users[*volume]) == 0:
+		case len(users[*volume]) > 0:
+			slices.Sort(users[*volume])
+			names = append(names, fmt.Sprintf("%s (used by %s)", *volume, strings.Join(users[*volume], ", ")))
+		default:
+			names = append(names, *volume)
+		}
+	}
+	slices.Sort(names)
 	return names
 }

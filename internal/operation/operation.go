@@ -40,7 +40,8 @@ type DrainInput struct {
 
 // DrainResult lists the nodes that are drained; they stay cordoned.
 type DrainResult struct {
-	Drained []string `json:"drained"`
+	Drained  []string `json:"drained"`
+	Warnings []string `json:"warnings,omitempty"` // what the drains have left on the nodes
 }
 
 // ScaleDownInput says what to remove: nodes by name, or a number of workers.
@@ -57,6 +58,7 @@ type ScaleDownResult struct {
 	Destroyed []string `json:"destroyed"`           // their machine as well
 	Remaining []string `json:"remaining,omitempty"` // should have gone and are still in the cluster
 	Size      int      `json:"size"`                // nodes of the cluster after it
+	Warnings  []string `json:"warnings,omitempty"`  // what the drains have left on the nodes, and machines that had volumes
 }
 
 // UpgradeInput names the version to bring every node of a cluster to.
@@ -72,7 +74,8 @@ type UpgradeResult struct {
 	Version  version.Version   `json:"version"`
 	Hops     []version.Version `json:"hops,omitempty"` // versions that were reached on the way
 	Upgraded []string          `json:"upgraded"`
-	Skipped  []string          `json:"skipped,omitempty"` // at the target already
+	Skipped  []string          `json:"skipped,omitempty"`  // at the target already
+	Warnings []string          `json:"warnings,omitempty"` // what the drains have left on the nodes
 }
 
 // UpgradeNodeInput is one node of an upgrade.
@@ -90,7 +93,8 @@ type UpgradeNodeInput struct {
 
 // UpgradeNodeResult says whether there was something to do.
 type UpgradeNodeResult struct {
-	Skipped bool `json:"skipped,omitempty"`
+	Skipped  bool     `json:"skipped,omitempty"`
+	Warnings []string `json:"warnings,omitempty"` // what its drain has left on the node
 }
 
 // ReconcileInput names the cluster to look after.

@@ -1,5 +1,7 @@
 package operation
 
+import "fmt"
+
 // Activities whose heartbeat says how far they are.
 const (
 	ActivityDrain     = "Drain"     // heartbeat: DrainProgress
@@ -60,4 +62,30 @@ type Output struct {
 	Offset  int64  `json:"offset"` // of the piece in the output, in bytes
 	Size    int64  `json:"size"`   // of the piece, in bytes; Text may differ where it is no UTF-8
 	Text    string `json:"text"`
+}
+
+// DrainLeft is the part of the result of ActivityDrain that says what the drain has left on
+// its node although it is done.
+type DrainLeft struct {
+	Node     string   `json:"node"`
+	Skipped  []string `json:"skipped,omitempty"`  // pods that were not waited for, namespace/name
+	Warnings []string `json:"warnings,omitempty"` // volumes that are still attached, pods that have come back
+}
+
+// namedPods is how many pods are named where there may be many.
+const namedPods = 10
+
+// Texts returns it as people are told.
+func (l DrainLeft) Texts() (texts []string) {
+	for _, w := range l.Warnings {
+		texts = append(texts, "node "+l.Node+": "+w)
+	}
+	if n := len(l.Skipped); n > 0 {
+		shown := names(l.Skipped[:min(n, namedPods)])
+		if n > namedPods {
+			shown += fmt.Sprintf(" and %d more", n-namedPods)
+		}
+		texts = append(texts, fmt.Sprintf("node %s: %d pods were still terminating and not waited for: %s", l.Node, n, shown))
+	}
+	return texts
 }

@@ -54,7 +54,7 @@ func (t *teller) tell(e *historypb.HistoryEvent) (told []Event) {
 			told = t.progress(summary)
 		}
 	case *historypb.HistoryEvent_ActivityTaskCompletedEventAttributes:
-		told = t.stepEnded(a.ActivityTaskCompletedEventAttributes.GetScheduledEventId(), "")
+		told = t.completed(a.ActivityTaskCompletedEventAttributes)
 	case *historypb.HistoryEvent_ActivityTaskFailedEventAttributes:
 		told = t.stepEnded(a.ActivityTaskFailedEventAttributes.GetScheduledEventId(), rootMessage(a.ActivityTaskFailedEventAttributes.GetFailure()))
 	case *historypb.HistoryEvent_ActivityTaskTimedOutEventAttributes:
@@ -111,6 +111,20 @@ func (t *teller) output(a *historypb.WorkflowExecutionSignaledEventAttributes) [
 		return nil
 	}
 	return t.lines.add(piece)
+}
+
+// completed tells the end of a step, and of a drain what it has left on its node.
+func (t *teller) completed(a *historypb.ActivityTaskCompletedEventAttributes) []Event {
+	s := t.steps[a.GetScheduledEventId()]
+	told := t.stepEnded(a.GetScheduledEventId(), "")
+	var left operation.DrainLeft
+	if s.kind != operation.ActivityDrain || decode(a.GetResult(), &left) == 0 {
+		return told
+	}
+	for _, text := range left.Texts() {
+		told = append(told, t.progress("warning: "+text)...)
+	}
+	return told
 }
 
 // stepEnded tells a line that the script of this step has left without an end, and

@@ -42,7 +42,7 @@ func (m *model) drain(in activities.DrainInput) (time.Duration, func() (drain.Re
 			kind, text = operation.TypeDrain, fmt.Sprintf("default/web-1 blocked by budget default/web at %s", m.clock.Sub(epoch))
 		default:
 			m.emit(eventDrained, in.Operation, in.Node, "")
-			return drain.Result{Node: in.Node}, nil
+			return drain.Result{DrainLeft: operation.DrainLeft{Node: in.Node}}, nil
 		}
 		m.emit(eventDrainFailed, in.Operation, in.Node, text)
 		return drain.Result{}, permanentError(kind, "drain node "+in.Node+": "+text)

@@ -42,6 +42,7 @@ var activityModels = map[string]activityModel{
 	"Advance":        immediate((*model).advance),
 	"Capacity":       immediate((*model).capacity),
 	"CheckDrains":    immediate((*model).checkDrains),
+	"WaitDetached":   immediate((*model).waitDetached),
 	"DetachISO":      immediate((*model).detachISO),
 	"Etcd":           immediate((*model).etcd),
 	"Diagnose":       immediate((*model).diagnose),
@@ -150,6 +151,10 @@ func (m *model) survey(activities.SurveyInput) (activities.Survey, error) {
 
 func (m *model) checkDrains(activities.CheckDrainsInput) (activities.CheckDrainsResult, error) {
 	return activities.CheckDrainsResult{}, nil
+}
+
+func (m *model) waitDetached(activities.WaitDetachedInput) (activities.WaitDetachedResult, error) {
+	return activities.WaitDetachedResult{}, nil
 }
 
 func (m *model) capacity(activities.CapacityInput) (activities.CapacityResult, error) {
