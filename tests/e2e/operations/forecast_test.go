@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	policy "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb/internal/config"
@@ -32,9 +33,13 @@ func deployFor(t *testing.T, w sandbox.Workload) (remove func()) {
 		api := shared.Sandbox.Client()
 		now := meta.DeletePropagationForeground
 		_ = api.AppsV1().Deployments(sandbox.Namespace).Delete(ctx, w.Name, meta.DeleteOptions{PropagationPolicy: &now})
+		its, atOnce := meta.ListOptions{LabelSelector: "app=" + w.Name}, int64(0)
 		require.NoError(t, testbed.Poll(ctx, func() (bool, error) {
-			pods, err := api.CoreV1().Pods(sandbox.Namespace).List(ctx, meta.ListOptions{LabelSelector: "app=" + w.Name})
-			return err == nil && len(pods.Items) == 0, nil
+			if err := api.CoreV1().Pods(sandbox.Namespace).DeleteCollection(ctx, meta.DeleteOptions{GracePeriodSeconds: &atOnce}, its); err != nil {
+				return false, nil
+			}
+			_, err := api.AppsV1().Deployments(sandbox.Namespace).Get(ctx, w.Name, meta.GetOptions{})
+			return apierrors.IsNotFound(err), nil // which it is when its last pod has gone
 		}))
 	}
 	t.Cleanup(remove)
@@ -76,7 +81,8 @@ func TestRoomOnTheNodesThatStayDecides(t *testing.T) {
 	require.NoError(t, shared.Configure(func(c *config.Cluster) { c.Drain.Timeout = config.Duration(time.Minute) }))
 	t.Cleanup(func() { require.NoError(t, shared.Configure(nil)) })
 	removeFiller := deployFor(t, sandbox.Workload{Name: "filler", Replicas: 4, CPU: share(t, 60), Nodes: []string{"w1", "w2", "w3", "w4"}})
-	deployFor(t, sandbox.Workload{Name: "heavy", Replicas: 1, CPU: share(t, 60), Annotations: map[string]string{"sandbox.ebb/delete-delay": "5s"}})
+	// Its pod takes an hour to stop, so that no drain is over before it is cancelled.
+	deployFor(t, sandbox.Workload{Name: "heavy", Replicas: 1, CPU: share(t, 60), Annotations: map[string]string{"sandbox.ebb/delete-delay": "1h"}})
 	hosts, err := shared.NodesOf(t.Context(), "heavy")
 	require.NoError(t, err)
 	require.Equal(t, []string{"w5"}, hosts, "the only worker with room")
