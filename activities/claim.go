@@ -35,7 +35,7 @@ type ClaimResult struct {
 
 // Claim takes the cluster for an operation, or is refused with the reason: the
 // operation that has it, or why this upgrade is not accepted. It takes the place
-// of a holder whose workflow is over.
+// of a holder whose workflow is over. Marks of cordons that are no more are taken off nodes.
 func (a *Activities) Claim(ctx context.Context, in ClaimInput) (ClaimResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
@@ -54,6 +54,7 @@ func (a *Activities) Claim(ctx context.Context, in ClaimInput) (ClaimResult, err
 	if err != nil {
 		return ClaimResult{}, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 	}
+	a.clean(ctx, c)
 	retry := in.State == clusterstate.Upgrading && claimed.From == clusterstate.Alert
 	// The record says what comes next, also when the answer to an earlier claim was lost.
 	return ClaimResult{From: claimed.From, TakenOver: claimed.TakenOver, Retry: retry, Next: claimed.Target}, nil

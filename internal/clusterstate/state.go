@@ -34,7 +34,8 @@ const (
 // Labels and annotations of nodes that Ebb reads and writes.
 const (
 	// AnnotationCordonedBy is on a node that an operation has cordoned; its value is
-	// the operation's ID.
+	// the operation's ID. Whether the cordon is still the operation's, cluster.CordonedBy
+	// tells.
 	AnnotationCordonedBy = "ebb/cordoned-by"
 	// AnnotationNodeVersion is the version that an upgrade finished on a node.
 	AnnotationNodeVersion = "ebb/node-version"

@@ -23,6 +23,7 @@ const (
 	KindDrain     Kind = "Drain"
 	KindScaleDown Kind = "ScaleDown"
 	KindUpgrade   Kind = "Upgrade"
+	KindUncordon  Kind = "Uncordon"
 )
 
 // Workflow types that are no operations.
@@ -41,6 +42,18 @@ type DrainInput struct {
 // DrainResult lists the nodes that are drained; they stay cordoned.
 type DrainResult struct {
 	Drained []string `json:"drained"`
+}
+
+// UncordonInput names the nodes to give back.
+type UncordonInput struct {
+	Cluster string   `json:"cluster"`
+	Nodes   []string `json:"nodes"`
+}
+
+// UncordonResult lists what was done with which node.
+type UncordonResult struct {
+	Uncordoned []string `json:"uncordoned"`
+	Skipped    []string `json:"skipped,omitempty"` // schedulable already
 }
 
 // ScaleDownInput says what to remove: nodes by name, or a number of workers.
