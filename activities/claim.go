@@ -47,7 +47,9 @@ func (a *Activities) Claim(ctx context.Context, in ClaimInput) (ClaimResult, err
 	}
 	claim := lease.Claim{
 		Operation: in.Operation, Run: runOf(ctx), Engine: engine, To: in.State,
-		Dead: func(ctx context.Context, r clusterstate.Record) (bool, error) { return a.holderDead(ctx, r, engine) },
+		Dead: func(ctx context.Context, r clusterstate.Record) (bool, error) {
+			return a.holderDead(ctx, in.Cluster, r, engine)
+		},
 	}
 	claim.Accept = func(r clusterstate.Record) (version.Version, error) { return a.accept(ctx, c, r, in) }
 	claimed, err := a.store(c).Acquire(ctx, claim)
@@ -62,11 +64,11 @@ func (a *Activities) Claim(ctx context.Context, in ClaimInput) (ClaimResult, err
 
 // holderDead asks the engine whether the holder's workflow is over. A holder on
 // another engine cannot be asked and counts as alive.
-func (a *Activities) holderDead(ctx context.Context, r clusterstate.Record, engine string) (bool, error) {
+func (a *Activities) holderDead(ctx context.Context, cluster string, r clusterstate.Record, engine string) (bool, error) {
 	if r.Engine != engine {
 		return false, fmt.Errorf("%w: %s on another Temporal engine (%s, this one is %s), so Ebb cannot tell whether it is alive; "+
-			"if it is gone for good, clear spec.holderIdentity of lease %s/%s and set its annotation ebb/state to Alert",
-			lease.ErrHeld, r.Holder, r.Engine, engine, clusterstate.Namespace, clusterstate.LeaseName)
+			"if it is gone for good: ebb clusters clear %s --holder-is-gone %s --reason TEXT",
+			lease.ErrHeld, r.Holder, r.Engine, engine, cluster, r.Holder)
 	}
 	closed, err := a.Engine.Closed(ctx, r.Holder)
 	if err != nil {

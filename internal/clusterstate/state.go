@@ -60,6 +60,8 @@ type Record struct {
 	// are not all taken back yet, separated by commas. Cleaned takes them out.
 	TakenOver string `json:"takenOver,omitempty"`
 	Last      string `json:"last,omitempty"` // the operation that gave the cluster back last
+
+	Cleared string `json:"cleared,omitempty"` // who has cleared the cluster last, when, of what and why
 }
 
 // transitions lists the states each state may be left to.
