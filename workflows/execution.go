@@ -130,7 +130,7 @@ func (e *execution) complete(ctx workflow.Context, state clusterstate.State, rea
 	lock, fault := e.release(ctx, state, "", reached)
 	o := e.outcome(operation.TypeFailed, nil)
 	o.Complete, o.State, o.Lock, o.LockFault = true, "", lock, fault
-	o.Drained, o.Removal, o.Upgrade = done.Drained, done.Removal, done.Upgrade
+	o.Drained, o.Removal, o.Upgrade, o.Uncordon = done.Drained, done.Removal, done.Upgrade, done.Uncordon
 	if lock == operation.LockReleased {
 		e.step(ctx, "%s", o.Done())
 		return nil
