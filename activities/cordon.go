@@ -81,7 +81,7 @@ func uncordon(ctx context.Context, c *cluster.Cluster, node, operation string) (
 			return nil
 		}
 		return map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{clusterstate.AnnotationCordonedBy: nil}},
+			"metadata": map[string]any{"annotations": map[string]any{clusterstate.AnnotationCordonedBy: nil, clusterstate.AnnotationUnfinished: nil}},
 			"spec":     map[string]any{"unschedulable": nil},
 		}
 	})

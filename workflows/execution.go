@@ -28,6 +28,7 @@ type execution struct {
 	survey  activities.Survey
 	status  operation.Status
 	control control
+	dead    bool // of the upgrade of one node: its kubelet does not live, so that it is left cordoned
 
 	unattended string // why no reconciler looks at the cluster in Alert; empty = it does, or need not
 }

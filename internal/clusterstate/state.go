@@ -36,6 +36,9 @@ const (
 	// AnnotationCordonedBy is on a node that an operation has cordoned; its value is
 	// the operation's ID.
 	AnnotationCordonedBy = "ebb/cordoned-by"
+	// AnnotationUnfinished is on a node whose upgrade has left it cordoned, as its kubelet
+	// did not live; its value is the operation ID.
+	AnnotationUnfinished = "ebb/upgrade-unfinished"
 	// AnnotationNodeVersion is the version that an upgrade finished on a node.
 	AnnotationNodeVersion = "ebb/node-version"
 	// LabelManualUpgrade with the value "true" is on a node that is upgraded by hand

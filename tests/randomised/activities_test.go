@@ -54,6 +54,8 @@ var activityModels = map[string]activityModel{
 	"Machine":        immediate((*model).machine),
 	"Cordon":         immediate((*model).cordon),
 	"Uncordon":       immediate((*model).uncordon),
+	"LeaveCordoned":  immediate((*model).leaveCordoned),
+	"TakeCordonOver": immediate((*model).takeCordonOver),
 	"UncordonAll":    immediate((*model).uncordonAll),
 	"DrainSettings":  immediate((*model).drainSettings),
 	"Drain":          longRunning((*model).drain),

@@ -58,7 +58,8 @@ func noCordonLeft(r *operationRun) string {
 		named := slices.Contains(clusterstate.Names(record.TakenOver), deadHolder) || record.Holder == deadHolder
 		tookOver := slices.Contains(clusterstate.Names(r.m.takenOver), deadHolder) && r.succeeded[r.operation+"Claim"]
 		switch {
-		case owner == r.operation && !r.cordonsStay() && !r.activityFailed("Uncordon", n.Name):
+		case owner == r.operation && n.Unfinished && !n.Ready: // it is left to the upgrade that is started again
+		case owner == r.operation && !r.cordonsStay() && !r.activityFailed("Uncordon", n.Name) && !r.activityFailed("LeaveCordoned", n.Name):
 			return n.Name + " is left cordoned"
 		case owner == deadHolder && !named:
 			return n.Name + " is left cordoned by a dead operation, which the Lease does not name"

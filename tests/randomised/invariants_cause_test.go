@@ -74,7 +74,7 @@ func (r *operationRun) firstFailure(workflow string) (first *failure) {
 func (r *operationRun) endsWorkflow(f failure) bool {
 	child, isChild := r.children[f.workflow]
 	switch f.activity {
-	case "Release", "Preflight", "DetachISO":
+	case "Release", "Preflight", "DetachISO", "LeaveCordoned":
 		return false
 	case "Etcd": // before the first node it is one fault among others
 		return isChild
