@@ -48,7 +48,7 @@ func UpgradeNode(ctx workflow.Context, in operation.UpgradeNodeInput) (operation
 	// 4. Run the script. From here on a cancellation waits for the end.
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	s := script{phase: activities.PhaseUpgrade, shown: operation.PhaseUpgrading, target: in.Target, hop: in.Hop, retries: in.Retries}
-	if err := e.runScript(ctx, s, n, in.Deadline); err != nil {
+	if err := e.runScript(ctx, s, n, scriptDeadline(ctx, in)); err != nil {
 		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepScript, err)
 	}
 	// 5. The kubelet on it has to be the new one.
@@ -68,6 +68,15 @@ func UpgradeNode(ctx workflow.Context, in operation.UpgradeNodeInput) (operation
 	}
 	// 8. Wait until it is Ready and stays so, and record that it is done.
 	return operation.UpgradeNodeResult{}, nodeError(n, operation.StepReady, e.confirm(ctx, n, in), nil)
+}
+
+// scriptDeadline is by when the script has to end. It has its whole time, however long the
+// drain has taken: a kubeadm that is killed half-way leaves half a node.
+func scriptDeadline(ctx workflow.Context, in operation.UpgradeNodeInput) time.Time {
+	if in.ScriptTimeout > 0 {
+		return workflow.Now(ctx).Add(in.ScriptTimeout)
+	}
+	return in.Deadline
 }
 
 // beginNode is the operation as one of its nodes sees it.

@@ -399,7 +399,7 @@ func TestUpgradeStatusNamesEveryNode(t *testing.T) {
 		Nodes:   []operation.NodeStatus{{Node: "cp1", Role: policy.FirstControlPlane, Phase: operation.PhaseDone}},
 		Started: status.Started, Deadline: status.Deadline,
 	}, status)
-	require.Equal(t, 40*time.Minute, status.Deadline.Sub(status.Started).Truncate(time.Minute))
+	require.Equal(t, 70*time.Minute, status.Deadline.Sub(status.Started).Truncate(time.Minute))
 	require.True(t, strings.Contains(status.Markdown(), "| cp1 | first-control-plane | done |"))
 }
 

@@ -110,6 +110,9 @@ func (r *operationRun) decidedBefore(workflow string, cause operation.Cause, fai
 	}
 	child, isChild := r.children[workflow]
 	deadline, retries := r.status.Deadline, r.m.settings.Upgrade.Retries
+	if !deadline.IsZero() && r.kind == operation.KindUpgrade {
+		deadline = deadline.Add(-r.m.settings.Upgrade.NodeTimeout) // the time of a script
+	}
 	if isChild {
 		deadline, retries = child.Deadline, child.Retries
 	}
