@@ -31,7 +31,7 @@ func ScaleDown(ctx workflow.Context, in operation.ScaleDownInput) (operation.Sca
 	// 2. Choose the nodes, before anything is touched.
 	scale := e.survey.Scale
 	nodes, err := policy.SelectScaleDown(e.survey.Nodes, policy.ScaleDownRequest{
-		Names: in.Nodes, Count: in.Count, MinWorkers: scale.MinWorkers, TextOrder: in.Count > 0 && textOrder(ctx),
+		Names: in.Nodes, Count: in.Count, MinWorkers: scale.MinWorkers, TextOrder: in.Count > 0 && textOrder(ctx), AnyState: !readyCounts(ctx),
 	})
 	if err != nil {
 		return operation.ScaleDownResult{}, e.abort(ctx, err)
@@ -71,6 +71,12 @@ func ScaleDown(ctx workflow.Context, in operation.ScaleDownInput) (operation.Sca
 // textOrder reports whether this execution began when names were compared as text.
 func textOrder(ctx workflow.Context) bool {
 	return workflow.GetVersion(ctx, "names-are-counted", workflow.DefaultVersion, 1) == workflow.DefaultVersion
+}
+
+// readyCounts reports whether the execution tells nodes that are Ready from others, as all do
+// but those that have begun with an earlier version.
+func readyCounts(ctx workflow.Context) bool {
+	return workflow.GetVersion(ctx, "ready-counts", workflow.DefaultVersion, 1) == 1
 }
 
 func (e *execution) machinesUp(ctx workflow.Context, nodes []policy.Node) ([]policy.Node, error) {

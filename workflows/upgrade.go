@@ -79,6 +79,10 @@ func (h *hop) to(ctx workflow.Context, index int, stops []version.Version) error
 // run brings every node to the version of the hop. Its error has ended the operation.
 func (h *hop) run(ctx workflow.Context) error {
 	controlPlanes, workers := policy.UpgradeOrder(h.survey.Nodes)
+	atOnce := h.survey.Upgrade.MaxUnavailable
+	if readyCounts(ctx) {
+		workers, atOnce = policy.NotReadyFirst(workers), policy.WorkersAtOnce(h.survey.Nodes, atOnce)
+	}
 	nodes := slices.Concat(controlPlanes, workers)
 	h.follow(ctx, nodes)
 	// 1. Check every node that has work to do, all faults in one report.
@@ -97,7 +101,7 @@ func (h *hop) run(ctx workflow.Context) error {
 	// 3. Control planes one at a time, then workers.
 	err := h.upgradeAll(ctx, controlPlanes, 1)
 	if err == nil {
-		err = h.upgradeAll(ctx, workers, h.survey.Upgrade.MaxUnavailable)
+		err = h.upgradeAll(ctx, workers, atOnce)
 	}
 	// 4. A node that joined meanwhile has to be at the target too.
 	if err == nil {

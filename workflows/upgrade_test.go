@@ -533,3 +533,22 @@ func TestFailedUpgradeDetachesTheISOsBeforeItIsInAlert(t *testing.T) {
 		})
 	}
 }
+
+func TestWorkersThatAreNotReadyAreUpgradedFirst(t *testing.T) {
+	w := newWorld(t)
+	down := w2
+	down.Ready = false
+	nodes := []policy.Node{cp1, w1, down}
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf(nodes))
+	w.fit(nodes...)
+	w.runs(activities.PhaseStage, nodes...)
+	w.drainSettings()
+	w.upgrades(cp1, down, w1)
+	w.verifies(upgraded(cp1), upgraded(w1), upgraded(w2))
+	w.releases(clusterstate.Running)
+
+	w.env.ExecuteWorkflow(Upgrade, upgrade())
+
+	require.NoError(t, w.env.GetWorkflowError())
+	require.Equal(t, []string{"upgrade cp1", "upgrade w2", "upgrade w1"}, w.called("upgrade"))
+}

@@ -19,7 +19,7 @@ import (
 
 // No worker is there when a node's script ends, nor when its deadline passes.
 func TestScriptThatEndedWhileNobodyFollowedItIsASuccess(t *testing.T) {
-	bed := ownBed(t, func(c *config.Cluster) { c.Upgrade.NodeTimeout = config.Duration(25 * time.Second) })
+	bed := ownBed(t, 1, func(c *config.Cluster) { c.Upgrade.NodeTimeout = config.Duration(25 * time.Second) })
 	require.NoError(t, bed.Sandbox.Machine("w1").SlowScript(5*time.Second))
 	const id = "upgrade-late"
 	_, _, err := bed.Ops.Start(t.Context(), ops.Request{ID: id, Kind: operation.KindUpgrade, Cluster: testbed.ClusterName, Route: version.Route{Target: "1.37.2"}})
@@ -41,12 +41,12 @@ func TestScriptThatEndedWhileNobodyFollowedItIsASuccess(t *testing.T) {
 		testbed.Ran("w1", "kubeadm upgrade node", 1)))
 }
 
-// ownBed is a test bed of this test's own, with a control plane, a worker and a worker
-// process.
-func ownBed(t *testing.T, edit func(*config.Cluster)) *testbed.Bed {
+// ownBed is a test bed of this test's own, with one control plane, so many workers, and a
+// worker process.
+func ownBed(t *testing.T, workers int, edit func(*config.Cluster)) *testbed.Bed {
 	t.Helper()
 	bed, err := testbed.Start(t.Context(), testbed.Options{
-		Dir: t.TempDir(), UIPort: -1, Sandbox: sandbox.Options{ControlPlanes: 1, Workers: 1}, Edit: edit,
+		Dir: t.TempDir(), UIPort: -1, Sandbox: sandbox.Options{ControlPlanes: 1, Workers: workers}, Edit: edit,
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, bed.Stop()) })
