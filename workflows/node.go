@@ -97,6 +97,9 @@ func (e *execution) finished(ctx workflow.Context, n policy.Node, target version
 	e.mark(ctx, n.Name, operation.PhaseChecking, 0, "")
 	result, err := call(onAPI(ctx, "is "+n.Name+" done already?"), act.Node, e.on(n))
 	now = result.Node
+	if err == nil && now.UID != n.UID && looksAgain(ctx) {
+		err = fmt.Errorf("node %s is another one than at the start of the upgrade", n.Name)
+	}
 	if err != nil || policy.Finished(now, target) {
 		return now, err == nil, err
 	}

@@ -247,6 +247,10 @@ func (h *hop) upgrade(ctx workflow.Context, n policy.Node) error {
 	case temporal.IsCanceledError(err) && h.control.skipped[n.Name] && ctx.Err() == nil:
 		h.mark(ctx, n.Name, operation.PhaseSkipped, 0, leftOut)
 	case err != nil:
+		if note := h.vanished(ctx, n); note != "" {
+			h.mark(ctx, n.Name, operation.PhaseSkipped, 0, note)
+			return nil
+		}
 		h.mark(ctx, n.Name, operation.PhaseFailed, 0, reason(err))
 		return err
 	case done.Skipped:
@@ -257,6 +261,24 @@ func (h *hop) upgrade(ctx workflow.Context, n policy.Node) error {
 		h.mark(ctx, n.Name, operation.PhaseDone, 0, "")
 	}
 	return nil
+}
+
+// vanished returns what is to be said of a node that could not be upgraded as it is not in
+// the cluster any more; "" = it is.
+func (h *hop) vanished(ctx workflow.Context, n policy.Node) string {
+	if ctx.Err() != nil || !looksAgain(ctx) {
+		return ""
+	}
+	now, err := call(onAPI(ctx, "is "+n.Name+" still in the cluster?"), act.LookAgain, activities.MachineInput{Cluster: h.cluster, Node: n})
+	switch {
+	case err != nil:
+		return ""
+	case now.Gone:
+		return "it is gone from the cluster"
+	case now.Replaced:
+		return anotherNode
+	}
+	return ""
 }
 
 func (h *hop) child(ctx workflow.Context, n policy.Node) workflow.Context {

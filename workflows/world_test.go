@@ -34,7 +34,8 @@ type world struct {
 
 	mu         sync.Mutex
 	calls      []string
-	objections []string // to the drains
+	objections []string                              // to the drains
+	became     map[string]activities.LookAgainResult // of nodes, since they were chosen
 }
 
 func newWorld(t *testing.T) *world {
@@ -51,6 +52,9 @@ func newWorld(t *testing.T) *world {
 			w.note("check " + strings.Join(in.Nodes, " "))
 		}
 		return activities.CheckDrainsResult{Objections: w.objections}, nil
+	}).Maybe()
+	w.env.OnActivity(act.LookAgain, mock.Anything, mock.Anything).Return(func(_ context.Context, in activities.MachineInput) (activities.LookAgainResult, error) {
+		return w.became[in.Node.Name], nil
 	}).Maybe()
 	t.Cleanup(func() { w.env.AssertExpectations(t) })
 	return w

@@ -144,6 +144,11 @@ func (m *model) recordVersion(in activities.RecordVersionInput) (activities.Reco
 	return activities.RecordVersionResult{}, nil
 }
 
+func (m *model) lookAgain(in activities.MachineInput) (activities.LookAgainResult, error) {
+	n := m.nodes[in.Node.Name]
+	return activities.LookAgainResult{Gone: n.deleted, Replaced: !n.deleted && n.UID != in.Node.UID}, nil
+}
+
 func (m *model) deleteNode(in activities.MachineInput) (activities.DeleteNodeResult, error) {
 	if n := m.nodes[in.Node.Name]; !n.deleted && n.UID == in.Node.UID {
 		n.deleted = true

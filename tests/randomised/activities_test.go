@@ -63,6 +63,7 @@ var activityModels = map[string]activityModel{
 	"CheckVersion":   immediate((*model).checkVersion),
 	"WaitReady":      longRunning((*model).waitReady),
 	"RecordVersion":  immediate((*model).recordVersion),
+	"LookAgain":      immediate((*model).lookAgain),
 	"DeleteNode":     immediate((*model).deleteNode),
 	"DestroyMachine": immediate((*model).destroyMachine),
 }
