@@ -271,10 +271,10 @@ func TestClassify(t *testing.T) {
 func TestHolderOnAnotherEngineCountsAsAlive(t *testing.T) {
 	a, _ := bench(t)
 	a.Engine = engineOf{identity: "e/default", closed: map[string]bool{"dead-1": true}}
-	dead, err := a.holderDead(t.Context(), clusterstate.Record{Holder: "dead-1", Engine: "e/default"}, "e/default")
+	dead, err := a.holderDead(t.Context(), "prod", clusterstate.Record{Holder: "dead-1", Engine: "e/default"}, "e/default")
 	require.NoError(t, err)
 	require.True(t, dead)
-	_, err = a.holderDead(t.Context(), clusterstate.Record{Holder: "dead-1", Engine: "other/default"}, "e/default")
+	_, err = a.holderDead(t.Context(), "prod", clusterstate.Record{Holder: "dead-1", Engine: "other/default"}, "e/default")
 	require.ErrorIs(t, err, lease.ErrHeld)
 	require.ErrorContains(t, err, "another Temporal engine")
 }

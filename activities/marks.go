@@ -13,7 +13,9 @@ import (
 
 // withoutMark is the patch that takes the mark of an operation off a node.
 func withoutMark() map[string]any {
-	return map[string]any{"metadata": map[string]any{"annotations": map[string]any{clusterstate.AnnotationCordonedBy: nil}}}
+	return map[string]any{"metadata": map[string]any{"annotations": map[string]any{
+		clusterstate.AnnotationCordonedBy: nil, clusterstate.AnnotationUnfinished: nil,
+	}}}
 }
 
 // clean takes the marks off nodes that do not bear the cordon of Ebb any more. That it fails

@@ -30,6 +30,7 @@ type execution struct {
 	control control
 	notes   warnings // the status shows them
 	left    warnings // of notes: what drains have left behind
+	dead    bool     // of the upgrade of one node: its kubelet does not live, so that it is left cordoned
 
 	unattended string // why no reconciler looks at the cluster in Alert; empty = it does, or need not
 }

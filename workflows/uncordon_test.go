@@ -14,7 +14,7 @@ import (
 )
 
 // left is a node that an operation has left cordoned.
-func left(n policy.Node, operation string) policy.Node {
+func drained(n policy.Node, operation string) policy.Node {
 	n.Unschedulable, n.CordonedBy = true, operation
 	return n
 }
@@ -31,9 +31,9 @@ func (w *world) gives(n policy.Node, done bool, err error) {
 func TestUncordonGivesBackWhatOperationsLeft(t *testing.T) {
 	for _, from := range []clusterstate.State{clusterstate.Running, clusterstate.Alert} {
 		w := newWorld(t)
-		w.claims(clusterstate.Draining, from, "", settingsOf([]policy.Node{cp1, left(w1, "drain-1"), left(w2, "drain-2"), w3}))
-		w.gives(left(w1, "drain-1"), true, nil)
-		w.gives(left(w2, "drain-2"), false, nil)
+		w.claims(clusterstate.Draining, from, "", settingsOf([]policy.Node{cp1, drained(w1, "drain-1"), drained(w2, "drain-2"), w3}))
+		w.gives(drained(w1, "drain-1"), true, nil)
+		w.gives(drained(w2, "drain-2"), false, nil)
 		w.releases(from)
 
 		w.env.ExecuteWorkflow(Uncordon, operation.UncordonInput{Cluster: "prod", Nodes: []string{"w3", "w2", "w1"}})
@@ -47,7 +47,7 @@ func TestUncordonGivesBackWhatOperationsLeft(t *testing.T) {
 
 func TestUncordonOfSomebodyElsesCordonIsRefused(t *testing.T) {
 	w := newWorld(t)
-	w.claims(clusterstate.Draining, clusterstate.Running, "", settingsOf([]policy.Node{cp1, left(w1, "drain-1"), left(w2, "")}))
+	w.claims(clusterstate.Draining, clusterstate.Running, "", settingsOf([]policy.Node{cp1, drained(w1, "drain-1"), drained(w2, "")}))
 	w.releases(clusterstate.Running)
 
 	w.env.ExecuteWorkflow(Uncordon, operation.UncordonInput{Cluster: "prod", Nodes: []string{"w1", "w2"}})
@@ -59,9 +59,9 @@ func TestUncordonOfSomebodyElsesCordonIsRefused(t *testing.T) {
 
 func TestUncordonThatFailsLeavesTheClusterAsItCame(t *testing.T) {
 	w := newWorld(t)
-	w.claims(clusterstate.Draining, clusterstate.Running, "", settingsOf([]policy.Node{cp1, left(w1, "drain-1"), left(w2, "drain-1")}))
-	w.gives(left(w1, "drain-1"), true, nil)
-	w.gives(left(w2, "drain-1"), false, fails(operation.TypeConfig, "forbidden"))
+	w.claims(clusterstate.Draining, clusterstate.Running, "", settingsOf([]policy.Node{cp1, drained(w1, "drain-1"), drained(w2, "drain-1")}))
+	w.gives(drained(w1, "drain-1"), true, nil)
+	w.gives(drained(w2, "drain-1"), false, fails(operation.TypeConfig, "forbidden"))
 	w.releases(clusterstate.Running)
 
 	w.env.ExecuteWorkflow(Uncordon, operation.UncordonInput{Cluster: "prod", Nodes: []string{"w1", "w2"}})
@@ -73,7 +73,7 @@ func TestUncordonThatFailsLeavesTheClusterAsItCame(t *testing.T) {
 
 func TestUncordonThatIsCancelledHasTakenBackNothing(t *testing.T) {
 	w := newWorld(t)
-	w.claims(clusterstate.Draining, clusterstate.Alert, "", settingsOf([]policy.Node{cp1, left(w1, "drain-1")}))
+	w.claims(clusterstate.Draining, clusterstate.Alert, "", settingsOf([]policy.Node{cp1, drained(w1, "drain-1")}))
 	w.env.OnActivity(act.Uncordon, mock.Anything, mock.Anything).Return(func(context.Context, activities.NodeInput) (activities.UncordonResult, error) {
 		return activities.UncordonResult{}, w.cancelDuring("uncordon w1")
 	}).Once()

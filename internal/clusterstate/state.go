@@ -37,6 +37,9 @@ const (
 	// the operation's ID. Whether the cordon is still the operation's, cluster.CordonedBy
 	// tells.
 	AnnotationCordonedBy = "ebb/cordoned-by"
+	// AnnotationUnfinished is on a node whose upgrade has left it cordoned, as its kubelet
+	// did not live; its value is the operation ID.
+	AnnotationUnfinished = "ebb/upgrade-unfinished"
 	// AnnotationNodeVersion is the version that an upgrade finished on a node.
 	AnnotationNodeVersion = "ebb/node-version"
 	// LabelManualUpgrade with the value "true" is on a node that is upgraded by hand

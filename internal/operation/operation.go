@@ -101,7 +101,9 @@ type UpgradeNodeInput struct {
 	Retries      int             `json:"retries"`       // of the drain, and of a script that asks for it
 	ReadyTimeout time.Duration   `json:"readyTimeout"`
 	Steady       time.Duration   `json:"steady"`
-	Deadline     time.Time       `json:"deadline"` // for the drain and the script
+	Deadline     time.Time       `json:"deadline"` // for the drain, and without ScriptTimeout for the script
+	// ScriptTimeout is how long the script has from its start on.
+	ScriptTimeout time.Duration `json:"scriptTimeout,omitempty"`
 }
 
 // UpgradeNodeResult says whether there was something to do.

@@ -171,7 +171,8 @@ func TestAcceptUpgradeInHops(t *testing.T) {
 		{"retry of a hop", UpgradeFacts{Record: alert("1.37.2"), Nodes: whole, Route: version.Route{Hops: []version.Version{"1.37.2"}, Target: "1.38.1"}}, Acceptance{Retry: true, Next: "1.37.2"}, ""},
 		{"retry of the last hop", UpgradeFacts{Record: alert("1.38.1"), Nodes: onTheWay, Route: version.Route{Hops: []version.Version{"1.37.2"}, Target: "1.38.1"}}, Acceptance{Retry: true, Next: "1.38.1"}, ""},
 		{"retry of a hop without its record", UpgradeFacts{Record: alert(""), Nodes: onTheWay, Route: version.Route{Hops: []version.Version{"1.37.2"}, Target: "1.38.1"}}, Acceptance{Retry: true, Next: "1.37.2"}, ""},
-		{"retry of another way", UpgradeFacts{Record: alert("1.37.1"), Nodes: whole, Route: version.Route{Hops: []version.Version{"1.37.2"}, Target: "1.38.1"}}, Acceptance{}, "from an upgrade to 1.37.1"},
+		{"retry of another way", UpgradeFacts{Record: alert("1.37.3"), Nodes: whole, Route: version.Route{Hops: []version.Version{"1.37.2"}, Target: "1.38.1"}}, Acceptance{}, "from an upgrade to 1.37.3"},
+		{"retry with a newer patch of the hop", UpgradeFacts{Record: alert("1.37.1"), Nodes: whole, Route: version.Route{Hops: []version.Version{"1.37.2"}, Target: "1.38.1"}}, Acceptance{Retry: true, Next: "1.37.2"}, ""},
 		{"a node by hand falls behind at the end", UpgradeFacts{Record: running, Nodes: byHand, Route: version.Route{Hops: []version.Version{"1.39.0"}, Target: "1.40.0"}}, Acceptance{}, "kubelet of w2 is at 1.36.3, 4 minors behind 1.40.0"},
 	} {
 		got, err := AcceptUpgrade(c.facts)
@@ -200,6 +201,9 @@ func TestSelectScaleDown(t *testing.T) {
 	})
 	sickPeer := Sort([]Node{node("cp1", ControlPlane, 9, notReady), node("cp2", ControlPlane, 8), node("w1", Worker, 5)})
 	twins := Sort([]Node{node("cp1", ControlPlane, 9), node("w1", Worker, 5, machine("b")), node("w2", Worker, 3), node("w3", Worker, 1, machine("b"))})
+	sick := Sort([]Node{
+		node("cp1", ControlPlane, 9), node("w1", Worker, 5, notReady), node("w2", Worker, 3), node("w3", Worker, 1), node("w4", Worker, 0, cordoned),
+	})
 	single := Sort([]Node{node("cp1", ControlPlane, 9), node("w1", Worker, 5)})
 	for _, c := range []struct {
 		name    string
@@ -210,6 +214,11 @@ func TestSelectScaleDown(t *testing.T) {
 	}{
 		{"newest workers by count", nodes, ScaleDownRequest{Count: 2}, []string{"w3", "w2"}, ""},
 		{"by name, in the order named", nodes, ScaleDownRequest{Names: []string{"w3", "w1"}}, []string{"w3", "w1"}, ""},
+		{"one that is not Ready goes first", sick, ScaleDownRequest{Count: 2}, []string{"w1", "w4"}, ""},
+		{"as it was", sick, ScaleDownRequest{Count: 1, AnyState: true}, []string{"w4"}, ""},
+		{"who takes no pods does not count", sick, ScaleDownRequest{Names: []string{"w2"}, MinWorkers: 2}, nil,
+			"leave 1 workers that take pods (2 are not Ready or cordoned), the minimum is 2"},
+		{"nor did it", sick, ScaleDownRequest{Names: []string{"w2"}, MinWorkers: 2, AnyState: true}, []string{"w2"}, ""},
 		{"never the last worker", nodes, ScaleDownRequest{Count: 3}, nil, "leave 0 workers, the minimum is 1"},
 		{"more than there are", nodes, ScaleDownRequest{Count: 7}, nil, "leave 0 workers"},
 		{"a configured minimum", nodes, ScaleDownRequest{Count: 2, MinWorkers: 2}, nil, "leave 1 workers, the minimum is 2"},
@@ -246,4 +255,14 @@ func TestUnfitControlPlanes(t *testing.T) {
 func TestNextControlPlane(t *testing.T) {
 	require.Equal(t, "cp2", NextControlPlane([]Node{node("cp2", ControlPlane, 5), node("w1", Worker, 2)}))
 	require.Empty(t, NextControlPlane([]Node{node("w1", Worker, 2)}))
+}
+
+func TestWorkersThatAreNotReadyGoFirstAndCount(t *testing.T) {
+	workers := []Node{node("w1", Worker, 5), node("w2", Worker, 4, notReady), node("w3", Worker, 3), node("w4", Worker, 2, notReady)}
+	require.Equal(t, []string{"w2", "w4", "w1", "w3"}, Names(NotReadyFirst(workers)))
+	require.Equal(t, 3, WorkersAtOnce(workers, 3), "their own turn counts them")
+
+	byHand := append(workers, node("w5", Worker, 1, manual, notReady), node("w6", Worker, 1, manual))
+	require.Equal(t, 2, WorkersAtOnce(byHand, 3))
+	require.Equal(t, 1, WorkersAtOnce(byHand, 1))
 }

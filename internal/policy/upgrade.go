@@ -211,3 +211,29 @@ func UpgradeOrder(nodes []Node) (controlPlanes, workers []Node) {
 	return filter(mine, func(n Node) bool { return n.Role != Worker }),
 		filter(mine, func(n Node) bool { return n.Role == Worker })
 }
+
+// NotReadyFirst puts the workers that are not Ready in front: nothing is lost on them, and
+// as long as one of them waits for its upgrade no other has to be out of service.
+func NotReadyFirst(workers []Node) []Node {
+	sorted := slices.Clone(workers)
+	slices.SortStableFunc(sorted, readyLast)
+	return sorted
+}
+
+func readyLast(a, b Node) int {
+	switch {
+	case a.Ready == b.Ready:
+		return 0
+	case b.Ready:
+		return -1
+	}
+	return 1
+}
+
+// WorkersAtOnce returns how many workers an upgrade may take out of service at once.
+// Workers that are not Ready and not upgraded, as that is done by hand, are out of service
+// already. One goes on all the same.
+func WorkersAtOnce(nodes []Node, maxUnavailable int) int {
+	down := filter(nodes, func(n Node) bool { return n.Role == Worker && n.Manual && !n.Ready })
+	return max(maxUnavailable-len(down), 1)
+}
