@@ -1,6 +1,7 @@
 # All binaries in one image: ebb (with the embedded engine), ebb-worker and ebb-gateway.
 # They are static: the SQLite of the embedded engine is pure Go.
-FROM golang:1.26-bookworm AS build
+# The version of Go that go.mod names.
+FROM golang:1.26.8-bookworm AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download

@@ -14,6 +14,21 @@ var Namespace []byte
 //go:embed rbac.yaml
 var RBAC []byte
 
+// Gateway is the manifest of two gateways in Kubernetes.
+//
+//go:embed gateway.yaml
+var Gateway []byte
+
+// WorkerToken is the manifest of a token of the worker that does not expire.
+//
+//go:embed token-worker.yaml
+var WorkerToken []byte
+
+// GatewayToken is the manifest of a token of the gateway that does not expire.
+//
+//go:embed token-gateway.yaml
+var GatewayToken []byte
+
 // GatewayRBAC is the manifest of the gateway's rights, and of no others.
 //
 //go:embed rbac-gateway.yaml

@@ -10,6 +10,8 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -41,6 +43,9 @@ func TestCommandLine(t *testing.T) {
 		"token nameless":   {[]string{"token", "--clusters", "prod"}, 2, "", "needs a name"},
 		"token role":       {[]string{"token", "--name", "ci", "--clusters", "prod", "--role", "boss"}, 2, "", `not "boss"`},
 		"token scopeless":  {[]string{"token", "--name", "ci"}, 2, "", "clusters must name"},
+		"health help":      {[]string{"health", "--help"}, 0, "", "whether it lives"},
+		"health elsewhere": {[]string{"health", "--url", "https://ebb.example.com"}, 2, "", "want a URL of this machine"},
+		"health argument":  {[]string{"health", "now"}, 2, "", `unexpected argument "now"`},
 		"token argument":   {[]string{"token", "ci"}, 2, "", `unexpected argument "ci"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,6 +98,22 @@ func TestTokenGoesIntoTheFile(t *testing.T) {
 	p, err := tokens.Authenticate(t.Context(), token)
 	require.NoError(t, err)
 	require.Equal(t, &auth.Principal{Name: "ci", Source: auth.SourceToken, Grants: []auth.Grant{{Role: auth.Operator, Clusters: []string{"prod", "dev"}}}}, p)
+}
+
+func TestHealthIsThatOfTheGateway(t *testing.T) {
+	status := http.StatusOK
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		require.Equal(t, "/healthz", r.URL.Path)
+		w.WriteHeader(status)
+	}))
+	var stdout, stderr bytes.Buffer
+	require.Zero(t, run([]string{"health", "--url", server.URL}, &stdout, &stderr), stderr.String())
+	status = http.StatusBadGateway
+	require.Equal(t, command.ExitFailed, run([]string{"health", "--url", server.URL}, &stdout, &stderr))
+	require.Contains(t, stderr.String(), "answers 502 Bad Gateway")
+	server.Close()
+	require.Equal(t, command.ExitFailed, run([]string{"health", "--url", server.URL}, &stdout, &stderr))
+	require.Contains(t, stderr.String(), "connection refused")
 }
 
 // certify writes a certificate of its own name, and the key that belongs to it.

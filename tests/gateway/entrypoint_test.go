@@ -37,6 +37,53 @@ func readComposeService(t *testing.T) composeService {
 	return file.Services.Gateway
 }
 
+// One service builds the image, with the Go of go.mod, and the others never fetch it;
+// the gateway, which is open to the network, has nothing of the worker's.
+func TestComposeFile(t *testing.T) {
+	data, err := os.ReadFile("../../docker-compose.yml")
+	require.NoError(t, err)
+	type service struct {
+		Build       any               `yaml:"build"`
+		Image       string            `yaml:"image"`
+		Pull        string            `yaml:"pull_policy"`
+		Environment map[string]string `yaml:"environment"`
+		Volumes     []string          `yaml:"volumes"`
+		Ports       []string          `yaml:"ports"`
+		Health      struct {
+			Test []string `yaml:"test"`
+		} `yaml:"healthcheck"`
+	}
+	var file struct {
+		Services map[string]service `yaml:"services"`
+	}
+	require.NoError(t, yaml.Unmarshal(data, &file))
+	require.Len(t, file.Services, 3)
+	for name, s := range file.Services {
+		require.Equal(t, "ebb:local", s.Image, name)
+		require.Equal(t, name == "engine", s.Build != nil, name)
+		if name == "engine" {
+			continue
+		}
+		require.Equal(t, "never", s.Pull, name)
+		for _, setting := range []string{"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "TEMPORAL_API_KEY", "TEMPORAL_TLS", "TEMPORAL_TLS_CLIENT_CERT_PATH",
+			"TEMPORAL_TLS_CLIENT_KEY_PATH", "TEMPORAL_TLS_SERVER_CA_CERT_PATH", "TEMPORAL_TLS_SERVER_NAME"} {
+			require.Contains(t, s.Environment, setting, name)
+		}
+	}
+	require.Equal(t, []string{"${EBB_CONFIG_DIR:-/etc/ebb}:/etc/ebb:ro"}, file.Services["worker"].Volumes)
+	require.Equal(t, []string{"${EBB_GATEWAY_CONFIG_DIR:-/etc/ebb-gateway}:/etc/ebb:ro"}, file.Services["gateway"].Volumes)
+	require.Equal(t, []string{"8470:8470", "8471:8471"}, file.Services["gateway"].Ports)
+	require.Equal(t, []string{"CMD", "ebb-gateway", "health", "--url", "https://127.0.0.1:8470"}, file.Services["gateway"].Health.Test)
+
+	module, err := os.ReadFile("../../go.mod")
+	require.NoError(t, err)
+	version := regexp.MustCompile(`(?m)^go (\S+)$`).FindSubmatch(module)
+	require.NotNil(t, version)
+	dockerfile, err := os.ReadFile("../../Dockerfile")
+	require.NoError(t, err)
+	require.Contains(t, string(dockerfile), "FROM golang:"+string(version[1])+"-")
+}
+
 // startUnderInit starts the packaged command line under a real init, as a container
 // has it, but for the address: this one has no TLS and is for this host alone.
 func startUnderInit(t *testing.T, g *gateway) {
