@@ -30,8 +30,10 @@ type tty struct {
 	ended   chan struct{}
 }
 
-func newTTY(t *testing.T, width, height int) *tty {
+// newTTY returns a terminal of 80 columns.
+func newTTY(t *testing.T, height int) *tty {
 	t.Helper()
+	const width = 80
 	t.Setenv("TERM", "xterm")
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	require.NoError(t, err)
@@ -175,12 +177,12 @@ done after 9s
    NODE  ROLE    PHASE
 ✓  w1    worker  drained
 ✓  w2    worker  drained
-done in 9s: drained them all`, newTTY(t, 80, 24).follow(t.Context(), t, f))
+done in 9s: drained them all`, newTTY(t, 24).follow(t.Context(), t, f))
 }
 
 func TestFinalStateHasEveryNodeHoweverLowTheTerminal(t *testing.T) {
 	f := &fakeOps{looks: []ops.Operation{draining(30, ops.Running, operation.PhaseDraining), draining(30, ops.Done, operation.PhaseDrained)}}
-	shown := newTTY(t, 80, 10).follow(t.Context(), t, f)
+	shown := newTTY(t, 10).follow(t.Context(), t, f)
 	require.Len(t, strings.Split(shown, "\n"), 2+1+1+30+1, shown)
 	require.Regexp(t, `^drain of prod   \(drain-1\)\n`, shown)
 	require.Contains(t, shown, "\n✓  w30   worker  drained\ndone in 9s")
@@ -198,13 +200,13 @@ failed after 9s
 ✓  w2    worker  drained
    the nodes are as they were seen last
 ebb: failed: its lock is gone
-  next: `+"`ebb status prod` shows in which state the cluster and its nodes are", newTTY(t, 80, 24).follow(t.Context(), t, f))
+  next: `+"`ebb status prod` shows in which state the cluster and its nodes are", newTTY(t, 24).follow(t.Context(), t, f))
 }
 
 func TestFinalStateStaysWhenFollowingIsStopped(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &fakeOps{looks: []ops.Operation{draining(1, ops.Running, operation.PhaseDraining)}}
-	s := newTTY(t, 80, 24)
+	s := newTTY(t, 24)
 	shown := s.follow(ctx, t, watched{f, func() { s.types(t, "~C"); cancel() }})
 	require.Regexp(t, `^drain of prod   \(drain-1\)\nrunning for .*\n\n   NODE  ROLE    PHASE\n●  w1    worker  draining\nebb: stopped following; operation drain-1 goes on`, shown)
 }

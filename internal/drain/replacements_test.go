@@ -22,11 +22,11 @@ func pending(name, message string, change ...func(*core.Pod)) *core.Pod {
 	return p
 }
 
-// failedCreate returns the event of a controller that could not create a pod.
-func failedCreate(kind, name, message string, ago time.Duration) *core.Event {
+// failedCreate returns the event of a ReplicaSet that could not create a pod.
+func failedCreate(name, message string, ago time.Duration) *core.Event {
 	return &core.Event{
 		ObjectMeta:     meta.ObjectMeta{Namespace: "app", Name: name + ".1"},
-		InvolvedObject: core.ObjectReference{Kind: kind, Namespace: "app", Name: name, UID: types.UID("uid-" + kind + name)},
+		InvolvedObject: core.ObjectReference{Kind: "ReplicaSet", Namespace: "app", Name: name, UID: types.UID("uid-ReplicaSet" + name)},
 		Reason:         "FailedCreate", Message: message, LastTimestamp: meta.NewTime(now.Add(-ago)),
 	}
 }
@@ -48,11 +48,11 @@ func TestWhyABudgetDoesNotRecover(t *testing.T) {
 		"several":                           {neighbourhood{pods: []*core.Pod{pending("c", "x"), pending("b", "y"), pending("d", "z")}}, "b and 2 more are Pending: y"},
 		"a pod of another budget":           {neighbourhood{pods: []*core.Pod{pending("b", "x", other)}}, ""},
 		"a pod that is going":               {neighbourhood{pods: []*core.Pod{pending("b", "x", terminating)}}, ""},
-		"a quota refuses it":                {neighbourhood{pods: []*core.Pod{newPod("a", created(time.Hour))}, failures: []*core.Event{failedCreate("ReplicaSet", "web", "Error creating: "+quota, time.Minute)}}, "ReplicaSet web cannot create its replacement: Error creating: " + quota},
-		"it has been created since":         {neighbourhood{pods: []*core.Pod{newPod("a", created(time.Second))}, failures: []*core.Event{failedCreate("ReplicaSet", "web", quota, time.Minute)}}, ""},
-		"another controller is refused":     {neighbourhood{pods: []*core.Pod{newPod("a")}, failures: []*core.Event{failedCreate("ReplicaSet", "other", quota, time.Minute)}}, ""},
-		"that is long ago":                  {neighbourhood{pods: []*core.Pod{newPod("a")}, failures: []*core.Event{failedCreate("ReplicaSet", "web", quota, failureAge)}}, ""},
-		"the newest of several":             {neighbourhood{pods: []*core.Pod{newPod("a")}, failures: []*core.Event{failedCreate("ReplicaSet", "web", "new", time.Second), failedCreate("ReplicaSet", "web", "old", time.Minute)}}, "ReplicaSet web cannot create its replacement: new"},
+		"a quota refuses it":                {neighbourhood{pods: []*core.Pod{newPod("a", created(time.Hour))}, failures: []*core.Event{failedCreate("web", "Error creating: "+quota, time.Minute)}}, "ReplicaSet web cannot create its replacement: Error creating: " + quota},
+		"it has been created since":         {neighbourhood{pods: []*core.Pod{newPod("a", created(time.Second))}, failures: []*core.Event{failedCreate("web", quota, time.Minute)}}, ""},
+		"another controller is refused":     {neighbourhood{pods: []*core.Pod{newPod("a")}, failures: []*core.Event{failedCreate("other", quota, time.Minute)}}, ""},
+		"that is long ago":                  {neighbourhood{pods: []*core.Pod{newPod("a")}, failures: []*core.Event{failedCreate("web", quota, failureAge)}}, ""},
+		"the newest of several":             {neighbourhood{pods: []*core.Pod{newPod("a")}, failures: []*core.Event{failedCreate("web", "new", time.Second), failedCreate("web", "old", time.Minute)}}, "ReplicaSet web cannot create its replacement: new"},
 		"a message is cut":                  {neighbourhood{pods: []*core.Pod{pending("b", strings.Repeat("ä", 400))}}, "b is Pending: " + strings.Repeat("ä", wordsLimit) + " …"},
 		"a message that the scheduler owes": {neighbourhood{pods: []*core.Pod{pending("b", "")}}, "b is Pending: Unschedulable"},
 	} {

@@ -38,10 +38,10 @@ func (b *bed) holdSubmit(key string) (open func(), answered chan answer) {
 	return open, answered
 }
 
-// waitForState waits until the server is in a state.
-func (b *bed) waitForState(state wire.ServerState) {
+// waitForCordoned waits until the server is cordoned.
+func (b *bed) waitForCordoned() {
 	b.t.Helper()
-	eventually(b.t, string(state), func() bool { return b.server.lifecycle.status().State == state })
+	eventually(b.t, "cordoned", func() bool { return b.server.lifecycle.status().State == wire.Cordoned })
 }
 
 // After the signal new requests get 503, status is served, and requests in flight finish.
@@ -50,7 +50,7 @@ func TestCordonedBySignal(t *testing.T) {
 	b.ops.Add("op-1", "prod", "Running")
 	open, answered := b.holdSubmit("held")
 	b.signal()
-	b.waitForState(wire.Cordoned)
+	b.waitForCordoned()
 
 	for _, c := range [][2]string{{"POST", "/v1/operations"}, {"GET", "/v1/operations"}, {"GET", "/v1/clusters"}, {"POST", "/v1/operations/op-1/pause"},
 		{"GET", "/v1/operations/op-1/events?follow=true"}, {"GET", "/readyz"}} {
@@ -112,7 +112,7 @@ func TestKeptAliveConnectionIsSentAway(t *testing.T) {
 	require.Equal(t, http.StatusOK, status)
 	require.False(t, closes)
 	b.signal()
-	b.waitForState(wire.Cordoned)
+	b.waitForCordoned()
 	status, closes = ask()
 	require.Equal(t, http.StatusServiceUnavailable, status)
 	require.True(t, closes)
@@ -221,7 +221,7 @@ func TestBodyThatNeverComes(t *testing.T) {
 	ask(http.StatusOK, "GET /healthz")
 	open, answered := b.holdSubmit("held")
 	b.signal()
-	b.waitForState(wire.Cordoned)
+	b.waitForCordoned()
 	ask(http.StatusUnauthorized, "POST /v1/operations")
 	ask(http.StatusServiceUnavailable, "GET /v1/operations", token)
 	_ = b.sendHead("POST /v1/operations")
@@ -237,7 +237,7 @@ func TestLameDuckIsServed(t *testing.T) {
 	b := newBed(t, func(o *Options) { o.LameDuck = 2 * time.Second })
 	began := time.Now()
 	b.signal()
-	b.waitForState(wire.Cordoned)
+	b.waitForCordoned()
 	require.Equal(t, wire.CodeDraining, b.do("otto", "POST", "/v1/operations", drainW1).problem(t).Code)
 	require.Equal(t, http.StatusServiceUnavailable, b.do("", "GET", "/readyz", "").status)
 	require.NoError(t, b.end())
