@@ -169,7 +169,7 @@ func TestStaleMarkIsRemovedAndNoCordonOfAPerson(t *testing.T) {
 	stale := map[string]*core.Node{
 		"uncordoned meanwhile": node("w1", cordonedBy("op-1"), func(n *core.Node) { n.Spec.Unschedulable = false }),
 		"and cordoned by hand": node("w1", cordonedBy("op-1"), func(n *core.Node) {
-			n.ManagedFields = []meta.ManagedFieldsEntry{{Manager: "kubectl-cordon", FieldsV1: &meta.FieldsV1{Raw: []byte(`{"f:spec":{"f:unschedulable":{}}}`)}}}
+			n.ManagedFields = []meta.ManagedFieldsEntry{{Manager: "kubectl-cordon", FieldsV1: meta.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)}}
 		}),
 	}
 	for name, n := range stale {

@@ -46,5 +46,5 @@ func sets(entry meta.ManagedFieldsEntry) bool {
 			Unschedulable *struct{} `json:"f:unschedulable"`
 		} `json:"f:spec"`
 	}
-	return entry.FieldsV1 != nil && json.Unmarshal(entry.FieldsV1.Raw, &fields) == nil && fields.Spec.Unschedulable != nil
+	return entry.FieldsV1 != nil && json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) == nil && fields.Spec.Unschedulable != nil
 }

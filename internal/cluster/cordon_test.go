@@ -12,7 +12,7 @@ import (
 
 func TestCordonedBy(t *testing.T) {
 	by := func(manager, fields string) meta.ManagedFieldsEntry {
-		return meta.ManagedFieldsEntry{Manager: manager, FieldsV1: &meta.FieldsV1{Raw: []byte(fields)}}
+		return meta.ManagedFieldsEntry{Manager: manager, FieldsV1: meta.NewFieldsV1(fields)}
 	}
 	const cordon = `{"f:spec":{"f:unschedulable":{}}}`
 	const mark = `{"f:metadata":{"f:annotations":{"f:ebb/cordoned-by":{}}}}`

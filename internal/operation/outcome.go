@@ -116,7 +116,7 @@ func (o Outcome) Done() string {
 	case o.Reason == TypeRefused:
 		return "nothing was changed"
 	case o.Kind == KindUncordon:
-		return o.Uncordon.of("no node was uncordoned")
+		return o.of("no node was uncordoned")
 	case o.Upgrade != nil && o.Complete:
 		return fmt.Sprintf("every node is at %s", o.Upgrade.Version)
 	case o.Upgrade != nil && o.Cause.Cancelled && len(o.NotUncordoned) > 0: // otherwise the cause says it

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -262,7 +263,7 @@ func TestWorkersThatAreNotReadyGoFirstAndCount(t *testing.T) {
 	require.Equal(t, []string{"w2", "w4", "w1", "w3"}, Names(NotReadyFirst(workers)))
 	require.Equal(t, 3, WorkersAtOnce(workers, 3), "their own turn counts them")
 
-	byHand := append(workers, node("w5", Worker, 1, manual, notReady), node("w6", Worker, 1, manual))
+	byHand := append(slices.Clone(workers), node("w5", Worker, 1, manual, notReady), node("w6", Worker, 1, manual))
 	require.Equal(t, 2, WorkersAtOnce(byHand, 3))
 	require.Equal(t, 1, WorkersAtOnce(byHand, 1))
 }

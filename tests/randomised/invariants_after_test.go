@@ -161,6 +161,7 @@ func successIsComplete(r *operationRun) string {
 				return name + " was not drained"
 			}
 		}
+	case operation.KindUncordon: // is not drawn
 	}
 	return ""
 }

@@ -58,7 +58,7 @@ func Start(t *testing.T, names ...string) *Cluster {
 	}
 	for i, name := range names {
 		file := func(name string) string { return filepath.Join(dir, name) }
-		cmd := exec.CommandContext(context.Background(), binary, "--name="+name, "--data-dir="+file(name), "--log-level=error", // #nosec G204 -- our own etcd
+		cmd := exec.CommandContext(context.Background(), binary, "--name="+name, "--data-dir="+file(name), "--log-level=error", // #nosec G204 G702 -- our own etcd
 			"--listen-client-urls="+clients[i], "--advertise-client-urls="+clients[i],
 			"--listen-peer-urls="+peers[i], "--initial-advertise-peer-urls="+peers[i], "--initial-cluster="+strings.Join(initial, ","),
 			"--client-cert-auth", "--trusted-ca-file="+file("ca.crt"), "--cert-file="+file("pair.crt"), "--key-file="+file("pair.key"),

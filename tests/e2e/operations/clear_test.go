@@ -15,12 +15,12 @@ import (
 
 func TestClustersClearIsAWayOutOfAlert(t *testing.T) {
 	alone(t)
-	clear := func(more ...string) (int, string) {
+	clearState := func(more ...string) (int, string) {
 		return ebb(t, append([]string{"clusters", "clear", testbed.ClusterName}, more...)...)
 	}
-	code, out := clear()
+	code, out := clearState()
 	require.Equal(t, 2, code, "a reason is required: %s", out)
-	code, out = clear("--reason", "in vain")
+	code, out = clearState("--reason", "in vain")
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "there is nothing to clear")
 
@@ -29,10 +29,10 @@ func TestClustersClearIsAWayOutOfAlert(t *testing.T) {
 	code, out = ebb(t, "drain", testbed.ClusterName, "w99")
 	require.Equal(t, 3, code, out)
 	require.Contains(t, out, "ebb clusters clear sandbox --holder-is-gone lost --reason TEXT")
-	code, out = clear("--reason", "the engine burned down")
+	code, out = clearState("--reason", "the engine burned down")
 	require.Equal(t, 3, code, out)
 	require.Contains(t, out, "--holder-is-gone lost")
-	code, out = clear("--reason", "the engine burned down", "--holder-is-gone", "lost")
+	code, out = clearState("--reason", "the engine burned down", "--holder-is-gone", "lost")
 	require.Zero(t, code, out)
 	record, err := lock().Get(t.Context())
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestClustersClearIsAWayOutOfAlert(t *testing.T) {
 	forbid(t)
 	running := begin(t, ops.Request{Kind: operation.KindDrain, Nodes: webHosts(t)[:1]})
 	until(t, running, blocked)
-	code, out = clear("--reason", "impatience", "--holder-is-gone", running)
+	code, out = clearState("--reason", "impatience", "--holder-is-gone", running)
 	require.Equal(t, 3, code, out)
 	require.Contains(t, out, "ebb cancel "+running)
 	require.NoError(t, shared.Ops.Cancel(t.Context(), running))
