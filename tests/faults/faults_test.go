@@ -43,7 +43,6 @@ var activitiesNotUsed = map[string]string{
 var activitiesWithoutEffect = map[string]string{
 	"Capacity":      "decides on what the shared watches have seen",
 	"CheckDrains":   "decides on what the shared watches have seen",
-	"WaitDetached":  "waits for what the shared watches show",
 	"DrainSettings": "reads ebb.yaml on the worker",
 }
 
