@@ -150,7 +150,6 @@ func TestUncordonTakesBackOnlyItsOwn(t *testing.T) {
 		{"its own", node("w1", cordonedBy("op-1")), true},
 		{"an operator's", node("w1", cordonedBy("")), false},
 		{"another operation's", node("w1", cordonedBy("op-9")), false},
-		{"uncordoned meanwhile", node("w1", cordonedBy("op-1"), func(n *core.Node) { n.Spec.Unschedulable = false }), false},
 	} {
 		a, client := bench(t, c.node)
 		got, err := a.Uncordon(t.Context(), onW1)
@@ -163,6 +162,35 @@ func TestUncordonTakesBackOnlyItsOwn(t *testing.T) {
 			continue
 		}
 		require.Zero(t, writes(client), c.name)
+	}
+}
+
+func TestStaleMarkIsRemovedAndNoCordonOfAPerson(t *testing.T) {
+	stale := map[string]*core.Node{
+		"uncordoned meanwhile": node("w1", cordonedBy("op-1"), func(n *core.Node) { n.Spec.Unschedulable = false }),
+		"and cordoned by hand": node("w1", cordonedBy("op-1"), func(n *core.Node) {
+			n.ManagedFields = []meta.ManagedFieldsEntry{{Manager: "kubectl-cordon", FieldsV1: meta.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)}}
+		}),
+	}
+	for name, n := range stale {
+		for step, do := range map[string]func(*Activities) (bool, error){
+			"uncordon": func(a *Activities) (bool, error) {
+				got, err := a.Uncordon(t.Context(), onW1)
+				return got.Uncordoned, err
+			},
+			"claim": func(a *Activities) (bool, error) {
+				_, err := a.Claim(t.Context(), ClaimInput{Cluster: "prod", Operation: "op-2", State: clusterstate.Draining})
+				return false, err
+			},
+		} {
+			a, client := bench(t, n.DeepCopy())
+			done, err := do(a)
+			require.NoError(t, err, "%s, %s", step, name)
+			require.False(t, done)
+			now := read(t, client, "w1")
+			require.Equal(t, n.Spec.Unschedulable, now.Spec.Unschedulable, "%s, %s", step, name)
+			require.NotContains(t, now.Annotations, "ebb/cordoned-by", "%s, %s", step, name)
+		}
 	}
 }
 
@@ -243,10 +271,10 @@ func TestClassify(t *testing.T) {
 func TestHolderOnAnotherEngineCountsAsAlive(t *testing.T) {
 	a, _ := bench(t)
 	a.Engine = engineOf{identity: "e/default", closed: map[string]bool{"dead-1": true}}
-	dead, err := a.holderDead(t.Context(), clusterstate.Record{Holder: "dead-1", Engine: "e/default"}, "e/default")
+	dead, err := a.holderDead(t.Context(), "prod", clusterstate.Record{Holder: "dead-1", Engine: "e/default"}, "e/default")
 	require.NoError(t, err)
 	require.True(t, dead)
-	_, err = a.holderDead(t.Context(), clusterstate.Record{Holder: "dead-1", Engine: "other/default"}, "e/default")
+	_, err = a.holderDead(t.Context(), "prod", clusterstate.Record{Holder: "dead-1", Engine: "other/default"}, "e/default")
 	require.ErrorIs(t, err, lease.ErrHeld)
 	require.ErrorContains(t, err, "another Temporal engine")
 }

@@ -35,7 +35,7 @@ type ClaimResult struct {
 
 // Claim takes the cluster for an operation, or is refused with the reason: the
 // operation that has it, or why this upgrade is not accepted. It takes the place
-// of a holder whose workflow is over.
+// of a holder whose workflow is over. Marks of cordons that are no more are taken off nodes.
 func (a *Activities) Claim(ctx context.Context, in ClaimInput) (ClaimResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
@@ -47,13 +47,16 @@ func (a *Activities) Claim(ctx context.Context, in ClaimInput) (ClaimResult, err
 	}
 	claim := lease.Claim{
 		Operation: in.Operation, Run: runOf(ctx), Engine: engine, To: in.State,
-		Dead: func(ctx context.Context, r clusterstate.Record) (bool, error) { return a.holderDead(ctx, r, engine) },
+		Dead: func(ctx context.Context, r clusterstate.Record) (bool, error) {
+			return a.holderDead(ctx, in.Cluster, r, engine)
+		},
 	}
 	claim.Accept = func(r clusterstate.Record) (version.Version, error) { return a.accept(ctx, c, r, in) }
 	claimed, err := a.store(c).Acquire(ctx, claim)
 	if err != nil {
 		return ClaimResult{}, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 	}
+	a.clean(ctx, c)
 	retry := in.State == clusterstate.Upgrading && claimed.From == clusterstate.Alert
 	// The record says what comes next, also when the answer to an earlier claim was lost.
 	return ClaimResult{From: claimed.From, TakenOver: claimed.TakenOver, Retry: retry, Next: claimed.Target}, nil
@@ -61,11 +64,11 @@ func (a *Activities) Claim(ctx context.Context, in ClaimInput) (ClaimResult, err
 
 // holderDead asks the engine whether the holder's workflow is over. A holder on
 // another engine cannot be asked and counts as alive.
-func (a *Activities) holderDead(ctx context.Context, r clusterstate.Record, engine string) (bool, error) {
+func (a *Activities) holderDead(ctx context.Context, cluster string, r clusterstate.Record, engine string) (bool, error) {
 	if r.Engine != engine {
 		return false, fmt.Errorf("%w: %s on another Temporal engine (%s, this one is %s), so Ebb cannot tell whether it is alive; "+
-			"if it is gone for good, clear spec.holderIdentity of lease %s/%s and set its annotation ebb/state to Alert",
-			lease.ErrHeld, r.Holder, r.Engine, engine, clusterstate.Namespace, clusterstate.LeaseName)
+			"if it is gone for good: ebb clusters clear %s --holder-is-gone %s --reason TEXT",
+			lease.ErrHeld, r.Holder, r.Engine, engine, cluster, r.Holder)
 	}
 	closed, err := a.Engine.Closed(ctx, r.Holder)
 	if err != nil {

@@ -41,7 +41,7 @@ func (a *Activities) Cordon(ctx context.Context, in NodeInput) (CordonResult, er
 	result := CordonResult{}
 	_, err = editNode(ctx, c, in.Node, func(n *core.Node) map[string]any {
 		if n.Spec.Unschedulable {
-			result.Ours = n.Annotations[clusterstate.AnnotationCordonedBy] == in.Operation
+			result.Ours = cluster.CordonedBy(n) == in.Operation
 			return nil
 		}
 		result.Ours = true
@@ -65,7 +65,8 @@ type UncordonResult struct {
 }
 
 // Uncordon takes back the operation's own cordon, in one write. A node that bears
-// no cordon of this operation is left as it is; a node that is gone is done.
+// no cordon of this operation is left as it is, without the operation's mark; a node
+// that is gone is done.
 func (a *Activities) Uncordon(ctx context.Context, in NodeInput) (UncordonResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
 	if err != nil {
@@ -76,14 +77,16 @@ func (a *Activities) Uncordon(ctx context.Context, in NodeInput) (UncordonResult
 }
 
 func uncordon(ctx context.Context, c *cluster.Cluster, node, operation string) (bool, error) {
-	done, err := editNode(ctx, c, node, func(n *core.Node) map[string]any {
-		if n.Annotations[clusterstate.AnnotationCordonedBy] != operation || !n.Spec.Unschedulable {
+	ours := false
+	written, err := editNode(ctx, c, node, func(n *core.Node) map[string]any {
+		if n.Annotations[clusterstate.AnnotationCordonedBy] != operation {
 			return nil
 		}
-		return map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{clusterstate.AnnotationCordonedBy: nil}},
-			"spec":     map[string]any{"unschedulable": nil},
+		patch := withoutMark()
+		if ours = !cluster.StaleMark(n); ours {
+			patch["spec"] = map[string]any{"unschedulable": nil}
 		}
+		return patch
 	})
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -91,7 +94,7 @@ func uncordon(ctx context.Context, c *cluster.Cluster, node, operation string) (
 	if err != nil {
 		return false, fmt.Errorf("uncordon node %s: %w", node, err)
 	}
-	return done, nil
+	return written && ours, nil
 }
 
 // UncordonAllInput names operations that are over and left their cordons behind.
@@ -184,7 +187,7 @@ func editNode(ctx context.Context, c *cluster.Cluster, name string, change func(
 		if err != nil {
 			return false, err
 		}
-		_, err = nodes.Patch(ctx, name, types.MergePatchType, body, meta.PatchOptions{FieldManager: "ebb"})
+		_, err = nodes.Patch(ctx, name, types.MergePatchType, body, meta.PatchOptions{FieldManager: cluster.FieldManager})
 		if !apierrors.IsConflict(err) {
 			return err == nil, err
 		}

@@ -3,12 +3,14 @@ package activities
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/activity"
 	core "k8s.io/api/core/v1"
 
 	"ebb/internal/cluster"
+	"ebb/internal/nodeaccess"
 	"ebb/internal/operation"
 	"ebb/internal/policy"
 	"ebb/internal/tail"
@@ -30,7 +32,7 @@ type WaitReadyInput struct {
 	Cluster  string          `json:"cluster"`
 	Node     policy.Node     `json:"node"`
 	Version  version.Version `json:"version"` // the kubelet must report it
-	Steady   time.Duration   `json:"steady"`  // between the answers that make an API server steady
+	Steady   time.Duration   `json:"steady"`  // between the answers that make an API server steady; 0 = it is not asked
 	Deadline time.Time       `json:"deadline"`
 }
 
@@ -39,7 +41,8 @@ type WaitReadyResult struct{}
 
 // WaitReady waits until a node is Ready and reports the version, and, after a
 // control plane, until the API server is steady. Past the deadline it is a
-// permanent error that says what the node looked like last; when no worker was there
+// permanent error that says what the node looked like last, and its kubelet's own last
+// lines; when no worker was there
 // before the deadline, the node is given a short time all the same.
 func (a *Activities) WaitReady(ctx context.Context, in WaitReadyInput) (WaitReadyResult, error) {
 	c, err := a.Clusters.Get(ctx, in.Cluster)
@@ -51,17 +54,35 @@ func (a *Activities) WaitReady(ctx context.Context, in WaitReadyInput) (WaitRead
 	defer keepAlive(ctx, func() any { return nil })()
 
 	seen, err := waitNode(bounded, c, in)
-	if err == nil && in.Node.Role != policy.Worker {
+	if err == nil && in.Node.Role != policy.Worker && in.Steady > 0 {
 		seen, err = waitSteady(bounded, c, in.Steady)
 	}
 	switch {
 	case ctx.Err() != nil:
 		return WaitReadyResult{}, ctx.Err()
 	case bounded.Err() != nil:
-		return WaitReadyResult{}, permanentf(operation.TypeNotReady, "node %s is not Ready at %s by %s: %s",
-			in.Node.Name, in.Version, in.Deadline.Format(time.RFC3339), seen)
+		return WaitReadyResult{}, permanentf(operation.TypeNotReady, "node %s is not Ready at %s by %s: %s%s",
+			in.Node.Name, in.Version, in.Deadline.Format(time.RFC3339), seen, a.lastWords(ctx, c, in.Node))
 	}
 	return WaitReadyResult{}, err
+}
+
+// kubeletLog prints the last lines of the kubelet. They say why it does not live: a flag
+// that is gone, a configuration that it does not take.
+const kubeletLog = "journalctl --unit=kubelet --lines=10 --no-pager --output=cat 2>&1"
+
+// lastWordsTimeout bounds how long the kubelet's last lines are asked for.
+const lastWordsTimeout = 20 * time.Second
+
+// lastWords returns the kubelet's last lines, ready to stand at the end of an error.
+func (a *Activities) lastWords(ctx context.Context, c *cluster.Cluster, n policy.Node) string {
+	bounded, cancel := context.WithTimeout(ctx, lastWordsTimeout)
+	defer cancel()
+	output, _, err := nodeaccess.Exec(bounded, c, n, a.Log, kubeletLog)
+	if err != nil {
+		return fmt.Sprintf("; the log of its kubelet cannot be read: %v", err)
+	}
+	return "; the last lines of its kubelet: " + tail.Of(strings.TrimSpace(output), outputTail)
 }
 
 // waitNode waits on the cluster's shared watch; it returns what it saw last.

@@ -35,11 +35,7 @@ func (a *Activities) Diagnose(ctx context.Context, in DiagnoseInput) (Diagnosis,
 	if err != nil {
 		return Diagnosis{}, err
 	}
-	d := Diagnosis{State: record.State, Faults: policy.Unrecovered(record, nodes)}
-	if record.Target != "" && len(nodes) > 0 && nodes[0].Version == record.Target {
-		d.Version = record.Target
-	}
-	return d, nil
+	return Diagnosis{State: record.State, Faults: policy.Unrecovered(record, nodes), Version: policy.Reached(record, nodes)}, nil
 }
 
 // RestInput names the cluster whose reconciler has nothing to do.

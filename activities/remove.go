@@ -36,8 +36,32 @@ func (a *Activities) Machine(ctx context.Context, in MachineInput) (MachineResul
 	return MachineResult{Down: state == infra.Stopped || state == infra.Gone}, nil
 }
 
-// DeleteNodeResult is empty.
-type DeleteNodeResult struct{}
+// LookAgainResult says what has become of a node since the operation has chosen it.
+type LookAgainResult struct {
+	Gone     bool `json:"gone,omitempty"`     // no node has its name
+	Replaced bool `json:"replaced,omitempty"` // another one has its name, perhaps on another machine
+}
+
+// LookAgain reads whether a node is still the one that the operation has chosen.
+func (a *Activities) LookAgain(ctx context.Context, in MachineInput) (LookAgainResult, error) {
+	c, err := a.Clusters.Get(ctx, in.Cluster)
+	if err != nil {
+		return LookAgainResult{}, err
+	}
+	node, err := c.Client.CoreV1().Nodes().Get(ctx, in.Node.Name, meta.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return LookAgainResult{Gone: true}, nil
+	case err != nil:
+		return LookAgainResult{}, fmt.Errorf("read node %s: %w", in.Node.Name, err)
+	}
+	return LookAgainResult{Replaced: string(node.UID) != in.Node.UID}, nil
+}
+
+// DeleteNodeResult says whether the node was still the one that was meant.
+type DeleteNodeResult struct {
+	Replaced bool `json:"replaced,omitempty"` // another node has its name: nothing was deleted
+}
 
 // DeleteNode removes a node from its cluster. A node that is gone, or that came
 // back as another one under the same name, is done.
@@ -48,7 +72,10 @@ func (a *Activities) DeleteNode(ctx context.Context, in MachineInput) (DeleteNod
 	}
 	uid := types.UID(in.Node.UID)
 	err = c.Client.CoreV1().Nodes().Delete(ctx, in.Node.Name, meta.DeleteOptions{Preconditions: &meta.Preconditions{UID: &uid}})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	switch {
+	case apierrors.IsConflict(err):
+		return DeleteNodeResult{Replaced: true}, nil
+	case err != nil && !apierrors.IsNotFound(err):
 		return DeleteNodeResult{}, fmt.Errorf("delete node %s: %w", in.Node.Name, err)
 	}
 	return DeleteNodeResult{}, nil

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"ebb/internal/api/auth"
+	"ebb/internal/api/wire"
 	"ebb/internal/cluster"
 	"ebb/internal/config"
 	"ebb/internal/endpoints"
@@ -55,7 +56,7 @@ func (g *gateway) openEndpoints(ctx context.Context, auth auth.Authenticator, re
 		return nil, nil
 	}
 	options := []grpc.ServerOption{
-		grpc.ChainStreamInterceptor((&authInterceptor{auth: auth, clients: set.Clients}).interceptStream),
+		grpc.ChainStreamInterceptor(newAuthInterceptor(auth, set.Clients, g.log).interceptStream),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepAliveInterval, Timeout: keepAliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPingInterval, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
@@ -112,25 +113,55 @@ func (s *endpointServer) run(ctx context.Context, grace time.Duration) error {
 	return nil
 }
 
-// authInterceptor authenticates streams, by client certificate or bearer token.
+// authInterceptor authenticates streams, by client certificate or bearer token, and
+// writes to the log who has opened one and who was refused.
 type authInterceptor struct {
-	auth    auth.Authenticator
-	clients []config.EndpointClient
+	auth     auth.Authenticator
+	clients  []config.EndpointClient
+	log      *zap.Logger
+	failures *auth.Limiter // of authentications, by IP address, as at the HTTP API
+}
+
+func newAuthInterceptor(by auth.Authenticator, clients []config.EndpointClient, log *zap.Logger) *authInterceptor {
+	return &authInterceptor{auth: by, clients: clients, log: log.Named("audit"), failures: auth.NewLimiter(auth.FailuresPerSecond, auth.FailuresBurst)}
 }
 
 // interceptStream is a grpc.StreamServerInterceptor. Handlers check access to a cluster
 // with what it puts into the context.
-func (g *authInterceptor) interceptStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (g *authInterceptor) interceptStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	remote := remoteAddress(stream.Context())
+	log := g.log.With(zap.String("route", info.FullMethod), zap.String("remote", remote))
 	p, err := g.principal(stream.Context())
 	if err != nil {
+		if !g.failures.Allow(remote) {
+			err = status.Error(codes.ResourceExhausted, "too many streams without a valid token or certificate come from your address")
+		}
+		log.Info("audit", zap.Stringer("code", status.Code(err)), zap.String("reason", status.Convert(err).Message()))
 		return err
 	}
+	log = log.With(zap.Stringer("principal", p))
+	log.Info("audit", zap.Stringer("code", codes.OK))
 	return handler(srv, accessStream{stream, endpoints.WithAuthorizer(stream.Context(), func(cluster string) error {
 		if p.May(auth.Viewer, cluster) {
 			return nil
 		}
-		return status.Errorf(codes.PermissionDenied, "%s does not have the role %s on cluster %q", p.Name, auth.Viewer, cluster)
+		err := status.Errorf(codes.PermissionDenied, "%s does not have the role %s on cluster %q", p.Name, auth.Viewer, cluster)
+		log.Info("audit", zap.String("cluster", wire.Truncate(cluster)), zap.Stringer("code", codes.PermissionDenied))
+		return err
 	})})
+}
+
+// remoteAddress returns the IP address that a stream came from.
+func remoteAddress(ctx context.Context) string {
+	from, ok := peer.FromContext(ctx)
+	if !ok {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(from.Addr.String())
+	if err != nil {
+		return from.Addr.String()
+	}
+	return host
 }
 
 // accessStream is a stream with another context.

@@ -24,7 +24,7 @@ const (
 
 func newClusters(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "clusters", Short: "List or check the clusters",
+		Use: "clusters", Short: "List, check or clear the clusters",
 		Args: noSuchCommand, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(&cobra.Command{
@@ -44,7 +44,7 @@ needs. It runs here what the worker will do, so run it where the worker runs.
 Nothing is changed. Every fault is reported; with any, the exit code is 1.`,
 		Args: arguments(0, 1), ValidArgsFunction: a.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.check(cmd.Context(), args) },
-	})
+	}, newClear(a))
 	return cmd
 }
 

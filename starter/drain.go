@@ -11,8 +11,8 @@ func newDrain(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "drain CLUSTER NODE...", Short: "Cordon nodes and move their pods elsewhere",
 		Long: `Cordon nodes and evict their pods, under their disruption budgets. The nodes stay
-cordoned. If one of them cannot be drained, or on a cancellation, every node that
-was cordoned for it is uncordoned again.
+cordoned; ` + "`ebb uncordon`" + ` gives them back. If one of them cannot be drained, or on a
+cancellation, every node that was cordoned for it is uncordoned again.
 
 ` + aboutExitCodes,
 		Example: "  ebb drain prod w3\n  ebb drain prod w3 w4 -o json",

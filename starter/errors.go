@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ebb/internal/lease"
 	"ebb/internal/ops"
 )
 
@@ -63,7 +64,7 @@ func exitCode(err error) int {
 		return exitDone
 	case errors.As(err, &wrong), errors.As(err, &request):
 		return exitUsage
-	case errors.As(err, &conflict), errors.As(err, &notNow), errors.As(err, &unwilling):
+	case errors.As(err, &conflict), errors.As(err, &notNow), errors.As(err, &unwilling), errors.Is(err, lease.ErrHeld):
 		return exitRefused
 	case errors.As(err, &outcome):
 		return outcomeCode(outcome.op)

@@ -25,7 +25,9 @@ func newOperate(a *app, kind operation.Kind) *operate {
 
 // flags adds the flags that all of them have.
 func (o *operate) flags(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&o.request.Strict, "strict", false, "refuse, before anything is touched, what is otherwise a warning: pods without room, lost or down")
+	if o.request.Kind != operation.KindUncordon {
+		cmd.Flags().BoolVar(&o.request.Strict, "strict", false, "refuse, before anything is touched, what is otherwise a warning: pods without room, lost or down")
+	}
 	cmd.Flags().StringVar(&o.request.ID, "id", "", "operation ID (default: made up); starting twice with one ID runs once")
 	cmd.Flags().BoolVar(&o.detach, "detach", false, "print the ID when it is started, do not follow it")
 }

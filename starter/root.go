@@ -31,7 +31,7 @@ const aboutExitCodes = `Exit codes of ebb:
        everything it did was taken back
   130  you stopped following with Ctrl-C; the operation goes on
 
-upgrade, scale-down, drain and watch end with the code of the operation. pause,
+upgrade, scale-down, drain, uncordon and watch end with the code of the operation. pause,
 resume, retry, skip-node and plan end with 3 when the operation, or the cluster,
 would not have it. The others end with 0, 1 or 2, whatever they show.`
 
@@ -71,7 +71,7 @@ func newRoot(a *app) *cobra.Command {
 		&cobra.Group{ID: groupSteer, Title: "Steer an operation that runs:"},
 		&cobra.Group{ID: groupEngine, Title: "Run Ebb:"})
 	root.AddCommand(
-		in(groupOperate, newUpgrade(a)), in(groupOperate, newScaleDown(a)), in(groupOperate, newDrain(a)),
+		in(groupOperate, newUpgrade(a)), in(groupOperate, newScaleDown(a)), in(groupOperate, newDrain(a)), in(groupOperate, newUncordon(a)),
 		in(groupFollow, newPlan(a)),
 		in(groupFollow, newStatus(a)), in(groupFollow, newWatch(a)), in(groupFollow, newList(a)), in(groupFollow, newLogs(a)),
 		in(groupSteer, newPause(a)), in(groupSteer, newResume(a)), in(groupSteer, newRetry(a)), in(groupSteer, newSkipNode(a)), in(groupSteer, newCancel(a)),

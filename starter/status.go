@@ -81,7 +81,7 @@ func (a *app) statusOperation(ctx context.Context, id string, clusters []string)
 func clusterLines(v forecast.Overview) []string {
 	lines := []string{fmt.Sprintf("cluster %s: %s", v.Cluster, v.State)}
 	for _, fact := range []struct{ name, value string }{
-		{"operation", v.Holder}, {"target", string(v.Target)}, {"version", string(v.Version)}, {"last", v.Last}, {"message", v.Message},
+		{"operation", v.Holder}, {"target", string(v.Target)}, {"version", string(v.Version)}, {"last", v.Last}, {"cleared", v.Cleared}, {"message", v.Message},
 	} {
 		if fact.value != "" {
 			lines = append(lines, fmt.Sprintf("  %-10s %s", fact.name, strings.ReplaceAll(fact.value, "\n", "\n             ")))

@@ -30,6 +30,7 @@ type execution struct {
 	control control
 	notes   warnings // the status shows them
 	left    warnings // of notes: what drains have left behind
+	dead    bool     // of the upgrade of one node: its kubelet does not live, so that it is left cordoned
 
 	unattended string // why no reconciler looks at the cluster in Alert; empty = it does, or need not
 }
@@ -130,7 +131,7 @@ func (e *execution) complete(ctx workflow.Context, state clusterstate.State, rea
 	lock, fault := e.release(ctx, state, "", reached)
 	o := e.outcome(operation.TypeFailed, nil)
 	o.Complete, o.State, o.Lock, o.LockFault = true, "", lock, fault
-	o.Drained, o.Removal, o.Upgrade = done.Drained, done.Removal, done.Upgrade
+	o.Drained, o.Removal, o.Upgrade, o.Uncordon = done.Drained, done.Removal, done.Upgrade, done.Uncordon
 	if lock == operation.LockReleased {
 		e.step(ctx, "%s", o.Done())
 		return nil

@@ -26,25 +26,29 @@ func UpgradeNode(ctx workflow.Context, in operation.UpgradeNodeInput) (operation
 	}
 	n := in.Node
 	// 1. Skip a node that is done.
-	skip, err := e.finished(ctx, n, in.Target)
+	now, skip, err := e.finished(ctx, n, in.Target)
 	if err != nil || skip {
 		return operation.UpgradeNodeResult{Skipped: skip}, nodeError(n, operation.StepCheck, err, nil)
 	}
+	e.dead = now.Unfinished && !now.Ready
 	// 2. Cordon it, unless it was.
-	if err := e.cordon(ctx, n); err != nil {
+	if err := e.cordonAgain(ctx, now); err != nil {
 		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepCordon, err)
 	}
-	// 3. Drain it.
-	if err := e.drain(ctx, n, in.Retries+1, in.Deadline); err != nil {
+	// 3. Drain it, unless an upgrade before this one has, and its kubelet does not live.
+	if !e.dead {
+		err = e.drain(ctx, n, in.Retries+1, in.Deadline)
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
 		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepDrain, err)
 	}
 	// 4. Run the script. From here on a cancellation waits for the end.
-	if ctx.Err() != nil {
-		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepDrain, ctx.Err())
-	}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	s := script{phase: activities.PhaseUpgrade, shown: operation.PhaseUpgrading, target: in.Target, hop: in.Hop, retries: in.Retries}
-	if err := e.runScript(ctx, s, n, in.Deadline); err != nil {
+	if err := e.runScript(ctx, s, n, scriptDeadline(ctx, in)); err != nil {
 		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepScript, err)
 	}
 	// 5. The kubelet on it has to be the new one.
@@ -53,13 +57,26 @@ func UpgradeNode(ctx workflow.Context, in operation.UpgradeNodeInput) (operation
 		activities.CheckVersionInput{Cluster: e.cluster, Node: n, Version: in.Target}); err != nil {
 		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepVersion, err)
 	}
-	// 6. Uncordon it, if the cordon is ours.
+	// 6. A kubelet that does not live gets no pods.
+	if err := e.awaitKubelet(ctx, n, in); err != nil {
+		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepReady, err)
+	}
+	// 7. Uncordon it, if the cordon is ours.
 	e.mark(ctx, n.Name, operation.PhaseUncordoning, 0, "")
 	if _, err := call(e.detached(ctx, "uncordon "+n.Name), act.Uncordon, e.on(n)); err != nil {
 		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepUncordon, err)
 	}
-	// 7. Wait until it is Ready, and record that it is done.
+	// 8. Wait until it is Ready and stays so, and record that it is done.
 	return operation.UpgradeNodeResult{Warnings: e.left.bounded()}, nodeError(n, operation.StepReady, e.confirm(ctx, n, in), nil)
+}
+
+// scriptDeadline is by when the script has to end. It has its whole time, however long the
+// drain has taken: a kubeadm that is killed half-way leaves half a node.
+func scriptDeadline(ctx workflow.Context, in operation.UpgradeNodeInput) time.Time {
+	if in.ScriptTimeout > 0 {
+		return workflow.Now(ctx).Add(in.ScriptTimeout)
+	}
+	return in.Deadline
 }
 
 // beginNode is the operation as one of its nodes sees it.
@@ -76,27 +93,62 @@ func beginNode(ctx workflow.Context, in operation.UpgradeNodeInput) (*execution,
 }
 
 // finished looks at the node anew: the survey may be hours old.
-func (e *execution) finished(ctx workflow.Context, n policy.Node, target version.Version) (bool, error) {
+func (e *execution) finished(ctx workflow.Context, n policy.Node, target version.Version) (now policy.Node, done bool, err error) {
 	e.mark(ctx, n.Name, operation.PhaseChecking, 0, "")
-	now, err := call(onAPI(ctx, "is "+n.Name+" done already?"), act.Node, e.on(n))
-	if err != nil || policy.Finished(now.Node, target) {
-		return err == nil, err
+	result, err := call(onAPI(ctx, "is "+n.Name+" done already?"), act.Node, e.on(n))
+	now = result.Node
+	if err == nil && now.UID != n.UID && looksAgain(ctx) {
+		err = fmt.Errorf("node %s is another one than at the start of the upgrade", n.Name)
+	}
+	if err != nil || policy.Finished(now, target) {
+		return now, err == nil, err
 	}
 	if n.Role == policy.Worker {
-		return false, nil
+		return now, false, nil
 	}
 	faults, err := e.controlPlaneFaults(ctx, n.Name)
 	if err == nil && len(faults) > 0 {
 		err = errors.New("not started: " + strings.Join(faults, "; "))
 	}
-	return false, err
+	return now, false, err
+}
+
+// cordonAgain cordons a node. The cordon with which an earlier upgrade has left it is
+// taken over, so that it is taken back in the end.
+func (e *execution) cordonAgain(ctx workflow.Context, now policy.Node) error {
+	if now.Unfinished {
+		if _, err := call(onAPI(ctx, "take over the cordon on "+now.Name), act.TakeCordonOver, e.on(now)); err != nil {
+			return err
+		}
+	}
+	return e.cordon(ctx, now)
+}
+
+// awaitKubelet waits until the kubelet lives: the node is Ready at the target.
+func (e *execution) awaitKubelet(ctx workflow.Context, n policy.Node, in operation.UpgradeNodeInput) error {
+	if workflow.GetVersion(ctx, "ready-before-uncordon", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+		return nil
+	}
+	e.dead = true
+	if err := e.awaitReady(ctx, n, in, 0); err != nil {
+		return err
+	}
+	e.dead = false
+	return nil
+}
+
+// awaitReady waits until a node is Ready at the target and, with steady set, until the
+// API server on it answers steadily.
+func (e *execution) awaitReady(ctx workflow.Context, n policy.Node, in operation.UpgradeNodeInput, steady time.Duration) error {
+	e.mark(ctx, n.Name, operation.PhaseWaitingForReady, 0, "")
+	deadline := workflow.Now(ctx).Add(in.ReadyTimeout)
+	_, err := call(until(ctx, deadline, "wait until "+n.Name+" is Ready"), act.WaitReady,
+		activities.WaitReadyInput{Cluster: e.cluster, Node: n, Version: in.Target, Steady: steady, Deadline: deadline})
+	return err
 }
 
 func (e *execution) confirm(ctx workflow.Context, n policy.Node, in operation.UpgradeNodeInput) error {
-	e.mark(ctx, n.Name, operation.PhaseWaitingForReady, 0, "")
-	deadline := workflow.Now(ctx).Add(in.ReadyTimeout)
-	if _, err := call(until(ctx, deadline, "wait until "+n.Name+" is Ready"), act.WaitReady,
-		activities.WaitReadyInput{Cluster: e.cluster, Node: n, Version: in.Target, Steady: in.Steady, Deadline: deadline}); err != nil {
+	if err := e.awaitReady(ctx, n, in, in.Steady); err != nil {
 		return err
 	}
 	_, err := call(onAPI(ctx, fmt.Sprintf("record that %s is at %s", n.Name, in.Target)), act.RecordVersion,
@@ -105,12 +157,30 @@ func (e *execution) confirm(ctx workflow.Context, n policy.Node, in operation.Up
 	return err
 }
 
-// failNode puts the load back on a node that could not be upgraded, and returns
-// the error that says so.
+// failNode puts the load back on a node that could not be upgraded, unless its kubelet
+// does not live, and returns the error that says so.
 func (e *execution) failNode(ctx workflow.Context, n policy.Node, step operation.Step, cause error) error {
-	back := e.uncordon(ctx, []policy.Node{n})
+	var back operation.Uncordon
+	if e.dead {
+		back = e.leaveCordoned(ctx, n)
+	} else {
+		back = e.uncordon(ctx, []policy.Node{n})
+	}
 	e.mark(ctx, n.Name, operation.PhaseFailed, 0, reason(cause))
 	return nodeError(n, step, cause, &back)
+}
+
+// leaveCordoned leaves the cordon on a node whose kubelet does not live, and notes it for
+// the upgrade that is started again.
+func (e *execution) leaveCordoned(ctx workflow.Context, n policy.Node) (back operation.Uncordon) {
+	left, err := call(e.detached(ctx, "leave "+n.Name+" cordoned"), act.LeaveCordoned, e.on(n))
+	switch {
+	case err != nil:
+		back.NotUncordoned = []operation.NodeFault{{Node: n.Name, Text: e.whyLeft(err)}}
+	case left.Ours:
+		back.NotUncordoned = []operation.NodeFault{{Node: n.Name, Text: "its kubelet does not live; the upgrade that is started again uncordons it"}}
+	}
+	return back
 }
 
 // nodeError returns the error of a node: which node and machine, which step, and

@@ -37,7 +37,7 @@ func ScaleDown(ctx workflow.Context, in operation.ScaleDownInput) (operation.Sca
 	// 2. Choose the nodes, before anything is touched.
 	scale := e.survey.Scale
 	nodes, err := policy.SelectScaleDown(e.survey.Nodes, policy.ScaleDownRequest{
-		Names: in.Nodes, Count: in.Count, MinWorkers: scale.MinWorkers, TextOrder: in.Count > 0 && textOrder(ctx),
+		Names: in.Nodes, Count: in.Count, MinWorkers: scale.MinWorkers, TextOrder: in.Count > 0 && textOrder(ctx), AnyState: !readyCounts(ctx),
 	})
 	if err != nil {
 		return operation.ScaleDownResult{}, e.abort(ctx, err)
@@ -79,6 +79,12 @@ func ScaleDown(ctx workflow.Context, in operation.ScaleDownInput) (operation.Sca
 // textOrder reports whether this execution began when names were compared as text.
 func textOrder(ctx workflow.Context) bool {
 	return workflow.GetVersion(ctx, "names-are-counted", workflow.DefaultVersion, 1) == workflow.DefaultVersion
+}
+
+// readyCounts reports whether the execution tells nodes that are Ready from others, as all do
+// but those that have begun with an earlier version.
+func readyCounts(ctx workflow.Context) bool {
+	return workflow.GetVersion(ctx, "ready-counts", workflow.DefaultVersion, 1) == 1
 }
 
 func (e *execution) machinesUp(ctx workflow.Context, nodes []policy.Node) ([]policy.Node, error) {
@@ -143,29 +149,10 @@ func (e *execution) remove(ctx workflow.Context, nodes, up []policy.Node, result
 		}
 		e.step(ctx, "removing %s", n.Name)
 		e.mark(ctx, n.Name, operation.PhaseRemoving, 0, "")
-		in := activities.MachineInput{Cluster: e.cluster, Node: n}
-		if slices.Contains(policy.Names(up), n.Name) {
-			if err := e.awaitDetached(ctx, n); err != nil {
-				return err
-			}
-		}
-		if n.Role != policy.Worker {
-			deadline := workflow.Now(ctx).Add(resetTimeout)
-			if _, err := call(until(ctx, deadline, "kubeadm reset on "+n.Name), act.RunScript, activities.ScriptInput{
-				NodeInput: e.on(n), On: n, Phase: activities.PhaseReset, Attempt: 1, Deadline: deadline,
-			}); err != nil {
-				return err
-			}
-		}
-		if _, err := call(onAPI(ctx, "delete node "+n.Name), act.DeleteNode, in); err != nil {
+		drained := slices.ContainsFunc(up, func(u policy.Node) bool { return u.Name == n.Name })
+		if err := e.removeNode(ctx, n, drained, result); err != nil {
 			return err
 		}
-		result.Removed, result.Size = append(result.Removed, n.Name), result.Size-1
-		if _, err := call(onInfra(ctx, "destroy the machine of "+n.Name), act.DestroyMachine, in); err != nil {
-			return err
-		}
-		result.Destroyed = append(result.Destroyed, n.Name)
-		e.mark(ctx, n.Name, operation.PhaseDone, 0, "")
 	}
 	return nil
 }
@@ -183,6 +170,82 @@ func (e *execution) awaitDetached(ctx workflow.Context, n policy.Node) error {
 		e.leave(ctx, []string{fmt.Sprintf("the machine of %s is destroyed with volumes attached: %s", n.Name, strings.Join(done.Attached, ", "))})
 	}
 	return err
+}
+
+// removeNode takes one node out of the cluster and destroys its machine, unless the node
+// is not the one any more that was drained.
+func (e *execution) removeNode(ctx workflow.Context, n policy.Node, drained bool, result *operation.ScaleDownResult) error {
+	in := activities.MachineInput{Cluster: e.cluster, Node: n}
+	now, err := e.lookAgain(ctx, n, drained)
+	if err == nil && drained && now == (activities.LookAgainResult{}) {
+		err = e.awaitDetached(ctx, n)
+	}
+	if err == nil && n.Role != policy.Worker && now == (activities.LookAgainResult{}) {
+		err = e.reset(ctx, n)
+	}
+	if err != nil {
+		return err
+	}
+	replaced := now.Replaced
+	if !replaced {
+		deleted, err := call(onAPI(ctx, "delete node "+n.Name), act.DeleteNode, in)
+		if err != nil {
+			return err
+		}
+		replaced = deleted.Replaced
+	}
+	result.Removed = append(result.Removed, n.Name)
+	if replaced {
+		e.mark(ctx, n.Name, operation.PhaseSkipped, 0, anotherNode)
+		return nil
+	}
+	result.Size--
+	if _, err := call(onInfra(ctx, "destroy the machine of "+n.Name), act.DestroyMachine, in); err != nil {
+		return err
+	}
+	result.Destroyed = append(result.Destroyed, n.Name)
+	e.mark(ctx, n.Name, operation.PhaseDone, 0, "")
+	return nil
+}
+
+// reset takes a control plane out of etcd and off its node.
+func (e *execution) reset(ctx workflow.Context, n policy.Node) error {
+	deadline := workflow.Now(ctx).Add(resetTimeout)
+	_, err := call(until(ctx, deadline, "kubeadm reset on "+n.Name), act.RunScript, activities.ScriptInput{
+		NodeInput: e.on(n), On: n, Phase: activities.PhaseReset, Attempt: 1, Deadline: deadline,
+	})
+	return err
+}
+
+// anotherNode is the detail of a node that was registered anew while the operation ran.
+const anotherNode = "it is gone, and another node has its name now, which is left alone"
+
+// lookAgain looks at a node right before it is removed: hours may have gone by since it
+// was chosen. Its error says why it must not be.
+func (e *execution) lookAgain(ctx workflow.Context, n policy.Node, drained bool) (activities.LookAgainResult, error) {
+	if !looksAgain(ctx) {
+		return activities.LookAgainResult{}, nil
+	}
+	in := activities.MachineInput{Cluster: e.cluster, Node: n}
+	now, err := call(onAPI(ctx, "is "+n.Name+" still the same node?"), act.LookAgain, in)
+	if err != nil || now.Gone || now.Replaced {
+		return now, err
+	}
+	if n.Role != policy.Worker {
+		return now, e.checkControlPlanes(ctx, []policy.Node{n})
+	}
+	if !drained {
+		machine, err := call(onAPI(ctx, "is the machine of "+n.Name+" still down?"), act.Machine, in)
+		if err == nil && !machine.Down {
+			err = fmt.Errorf("the machine of %s was down and is up again, and the node was not drained: start the scale-down again", n.Name)
+		}
+		return now, err
+	}
+	return now, nil
+}
+
+func looksAgain(ctx workflow.Context) bool {
+	return workflow.GetVersion(ctx, "look-again", workflow.DefaultVersion, 1) == 1
 }
 
 // removalFailed leaves the cluster in Alert, with the nodes that are still in it

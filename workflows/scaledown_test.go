@@ -215,6 +215,7 @@ func TestScaleDownLeavesAMachineThatIsDownAlone(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
 	w.machinesAre(true, w3)
+	w.machinesAre(true, w3) // and still is
 	w.roomFor(w3)
 	w.removes(w3)
 	w.releases(clusterstate.Running)
@@ -229,8 +230,8 @@ func TestScaleDownOfAControlPlaneResetsItFirst(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf([]policy.Node{cp1, cp2, w1}))
 	w.machinesAre(false, cp2)
-	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp2"}).Return(activities.HealthResult{}, nil).Once()
-	w.env.OnActivity(act.Etcd, mock.Anything, activities.EtcdInput{Cluster: "prod", Except: "cp2"}).Return(activities.EtcdResult{}, nil).Once()
+	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp2"}).Return(activities.HealthResult{}, nil).Twice()
+	w.env.OnActivity(act.Etcd, mock.Anything, activities.EtcdInput{Cluster: "prod", Except: "cp2"}).Return(activities.EtcdResult{}, nil).Twice() // before anything is touched, and before the reset
 	w.roomFor(cp2)
 	w.cordons(cp2)
 	w.drainSettings()
@@ -298,6 +299,7 @@ func TestTakeoverTakesBackTheCordonsOfTheDead(t *testing.T) {
 		Return(activities.UncordonAllResult{Nodes: []string{"w1"}}, nil).Once()
 	w.env.OnActivity(act.Survey, mock.Anything, mock.Anything).Return(settingsOf(everyNode), nil).Once()
 	w.machinesAre(true, w3)
+	w.machinesAre(true, w3) // and still is
 	w.roomFor(w3)
 	w.removes(w3)
 	w.releases(clusterstate.Running)

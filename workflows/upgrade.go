@@ -58,6 +58,7 @@ type hop struct {
 	strict  bool
 	index   int // among the stops of the route
 	version version.Version
+	reserve time.Duration // that is left before the deadline when a node is drained: the time of its script
 	result  operation.UpgradeResult
 	back    operation.Uncordon // what became of the cordons of nodes that were not upgraded
 }
@@ -79,6 +80,10 @@ func (h *hop) to(ctx workflow.Context, index int, stops []version.Version) error
 // run brings every node to the version of the hop. Its error has ended the operation.
 func (h *hop) run(ctx workflow.Context) error {
 	controlPlanes, workers := policy.UpgradeOrder(h.survey.Nodes)
+	atOnce := h.survey.Upgrade.MaxUnavailable
+	if readyCounts(ctx) {
+		workers, atOnce = policy.NotReadyFirst(workers), policy.WorkersAtOnce(h.survey.Nodes, atOnce)
+	}
 	nodes := slices.Concat(controlPlanes, workers)
 	h.follow(ctx, nodes)
 	// 1. Check every node that has work to do, all faults in one report.
@@ -87,6 +92,9 @@ func (h *hop) run(ctx workflow.Context) error {
 		return h.notStarted(ctx, err, operation.TypeRefused)
 	}
 	// 2. Fetch what they need before anything is drained.
+	if workflow.GetVersion(ctx, "script-has-its-own-clock", workflow.DefaultVersion, 1) == 1 {
+		h.reserve = h.survey.Upgrade.NodeTimeout
+	}
 	h.status.Deadline = workflow.Now(ctx).Add(h.upgradeTimeout(len(nodes)))
 	if err := h.stage(ctx, unfinished); err != nil {
 		return h.notStarted(ctx, err, operation.TypeRolledBack)
@@ -94,7 +102,7 @@ func (h *hop) run(ctx workflow.Context) error {
 	// 3. Control planes one at a time, then workers.
 	err := h.upgradeAll(ctx, controlPlanes, 1)
 	if err == nil {
-		err = h.upgradeAll(ctx, workers, h.survey.Upgrade.MaxUnavailable)
+		err = h.upgradeAll(ctx, workers, atOnce)
 	}
 	// 4. A node that joined meanwhile has to be at the target too.
 	if err == nil {
@@ -128,11 +136,13 @@ func (h *hop) unfinished(nodes []policy.Node) []policy.Node {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n policy.Node) bool { return policy.Finished(n, h.version) })
 }
 
-func (e *execution) upgradeTimeout(nodes int) time.Duration {
-	if t := e.survey.Upgrade.Timeout; t > 0 {
+// upgradeTimeout is how long the hop may take: as configured, or for each node the time of
+// its drain, of its script, and of its kubelet.
+func (h *hop) upgradeTimeout(nodes int) time.Duration {
+	if t := h.survey.Upgrade.Timeout; t > 0 {
 		return t
 	}
-	return time.Duration(nodes) * (e.survey.Upgrade.NodeTimeout + e.survey.Upgrade.ReadyTimeout)
+	return time.Duration(nodes) * (h.survey.Upgrade.NodeTimeout + h.reserve + h.survey.Upgrade.ReadyTimeout)
 }
 
 // preflight checks the control plane and every node, and reports all faults at once.
@@ -208,12 +218,17 @@ func (h *hop) upgradeAll(ctx workflow.Context, nodes []policy.Node, parallel int
 		if h.control.skipped[n.Name] {
 			return nil
 		}
-		if !workflow.Now(ctx).Before(h.status.Deadline) {
-			return fmt.Errorf("node %s was not started: the deadline %s has passed", n.Name, h.status.Deadline.UTC().Format(time.RFC3339))
+		if !workflow.Now(ctx).Before(h.lastDrain()) {
+			return fmt.Errorf("node %s was not started: there is no time for its script (%s) before the deadline %s",
+				n.Name, h.reserve, h.status.Deadline.UTC().Format(time.RFC3339))
 		}
 		return h.upgrade(ctx, n)
 	})
 }
+
+// lastDrain is until when nodes are drained: a script that has been started is not cut off
+// by the deadline of the upgrade.
+func (h *hop) lastDrain() time.Time { return h.status.Deadline.Add(-h.reserve) }
 
 // upgrade upgrades one node, in a child workflow.
 func (h *hop) upgrade(ctx workflow.Context, n policy.Node) error {
@@ -226,7 +241,7 @@ func (h *hop) upgrade(ctx workflow.Context, n policy.Node) error {
 	err := workflow.ExecuteChildWorkflow(h.child(own, n), UpgradeNode, operation.UpgradeNodeInput{
 		Cluster: h.cluster, Operation: h.id, Node: n, Target: h.version, Hop: h.index,
 		Retries: h.survey.Upgrade.Retries, ReadyTimeout: h.survey.Upgrade.ReadyTimeout, Steady: h.survey.Upgrade.SteadyInterval,
-		Deadline: earlier(workflow.Now(ctx).Add(h.survey.Upgrade.NodeTimeout), h.status.Deadline),
+		Deadline: earlier(workflow.Now(ctx).Add(h.survey.Upgrade.NodeTimeout), h.lastDrain()), ScriptTimeout: h.reserve,
 	}).Get(own, &done)
 	h.putBack(err)
 	h.leave(ctx, done.Warnings)
@@ -234,6 +249,10 @@ func (h *hop) upgrade(ctx workflow.Context, n policy.Node) error {
 	case temporal.IsCanceledError(err) && h.control.skipped[n.Name] && ctx.Err() == nil:
 		h.mark(ctx, n.Name, operation.PhaseSkipped, 0, leftOut)
 	case err != nil:
+		if note := h.vanished(ctx, n); note != "" {
+			h.mark(ctx, n.Name, operation.PhaseSkipped, 0, note)
+			return nil
+		}
 		h.mark(ctx, n.Name, operation.PhaseFailed, 0, reason(err))
 		return err
 	case done.Skipped:
@@ -244,6 +263,24 @@ func (h *hop) upgrade(ctx workflow.Context, n policy.Node) error {
 		h.mark(ctx, n.Name, operation.PhaseDone, 0, "")
 	}
 	return nil
+}
+
+// vanished returns what is to be said of a node that could not be upgraded as it is not in
+// the cluster any more; "" = it is.
+func (h *hop) vanished(ctx workflow.Context, n policy.Node) string {
+	if ctx.Err() != nil || !looksAgain(ctx) {
+		return ""
+	}
+	now, err := call(onAPI(ctx, "is "+n.Name+" still in the cluster?"), act.LookAgain, activities.MachineInput{Cluster: h.cluster, Node: n})
+	switch {
+	case err != nil:
+		return ""
+	case now.Gone:
+		return "it is gone from the cluster"
+	case now.Replaced:
+		return anotherNode
+	}
+	return ""
 }
 
 func (h *hop) child(ctx workflow.Context, n policy.Node) workflow.Context {

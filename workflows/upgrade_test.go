@@ -55,18 +55,27 @@ func (w *world) completes(nodes ...policy.Node) {
 	for _, n := range nodes {
 		w.env.OnActivity(act.CheckVersion, mock.Anything, activities.CheckVersionInput{Cluster: "prod", Node: n, Version: target}).
 			Return(activities.CheckVersionResult{}, nil).Once()
-		w.env.OnActivity(act.WaitReady, mock.Anything, mock.MatchedBy(func(in activities.WaitReadyInput) bool {
-			return in.Node.Name == n.Name && in.Version == target && in.Steady == time.Second
-		})).Return(func(context.Context, activities.WaitReadyInput) (activities.WaitReadyResult, error) {
-			w.note("ready " + n.Name)
-			return activities.WaitReadyResult{}, nil
-		}).Once()
+		w.becomesReady(n, 0, "lives")
+		w.becomesReady(n, time.Second, "ready")
 		w.env.OnActivity(act.RecordVersion, mock.Anything, activities.RecordVersionInput{NodeInput: on(n), Version: target}).
 			Return(func(context.Context, activities.RecordVersionInput) (activities.RecordVersionResult, error) {
 				w.note("record " + n.Name)
 				return activities.RecordVersionResult{}, nil
 			}).Once()
 	}
+}
+
+func awaitsReady(n policy.Node, steady time.Duration) any {
+	return mock.MatchedBy(func(in activities.WaitReadyInput) bool {
+		return in.Node.Name == n.Name && in.Version == target && in.Steady == steady
+	})
+}
+
+func (w *world) becomesReady(n policy.Node, steady time.Duration, note string) {
+	w.env.OnActivity(act.WaitReady, mock.Anything, awaitsReady(n, steady)).Return(func(context.Context, activities.WaitReadyInput) (activities.WaitReadyResult, error) {
+		w.note(note + " " + n.Name)
+		return activities.WaitReadyResult{}, nil
+	}).Once()
 }
 
 // upgrades is the whole way of nodes that go well.
@@ -111,7 +120,7 @@ func TestUpgradeGoesNodeByNode(t *testing.T) {
 	require.ElementsMatch(t, []string{"stage cp1", "stage cp2", "stage w1"}, w.calls[:3], "everything is staged before anything is drained")
 	var want []string
 	for _, n := range nodes {
-		want = append(want, "cordon "+n.Name, "drain "+n.Name, "upgrade "+n.Name, "uncordon "+n.Name, "ready "+n.Name, "record "+n.Name)
+		want = append(want, "cordon "+n.Name, "drain "+n.Name, "upgrade "+n.Name, "lives "+n.Name, "uncordon "+n.Name, "ready "+n.Name, "record "+n.Name)
 	}
 	require.Equal(t, append(want, "release Running"), w.calls[3:])
 }
@@ -390,7 +399,7 @@ func TestUpgradeStatusNamesEveryNode(t *testing.T) {
 		Nodes:   []operation.NodeStatus{{Node: "cp1", Role: policy.FirstControlPlane, Phase: operation.PhaseDone}},
 		Started: status.Started, Deadline: status.Deadline,
 	}, status)
-	require.Equal(t, 40*time.Minute, status.Deadline.Sub(status.Started).Truncate(time.Minute))
+	require.Equal(t, 70*time.Minute, status.Deadline.Sub(status.Started).Truncate(time.Minute))
 	require.True(t, strings.Contains(status.Markdown(), "| cp1 | first-control-plane | done |"))
 }
 
@@ -439,7 +448,7 @@ func TestUpgradeInHops(t *testing.T) {
 	w.env.OnActivity(act.CheckVersion, mock.Anything, activities.CheckVersionInput{Cluster: "prod", Node: upgraded(cp1), Version: "1.38.1"}).
 		Return(activities.CheckVersionResult{}, nil).Once()
 	w.env.OnActivity(act.WaitReady, mock.Anything, mock.MatchedBy(func(in activities.WaitReadyInput) bool { return in.Version == "1.38.1" })).
-		Return(activities.WaitReadyResult{}, nil).Once()
+		Return(activities.WaitReadyResult{}, nil).Twice()
 	w.env.OnActivity(act.RecordVersion, mock.Anything, activities.RecordVersionInput{NodeInput: on(cp1), Version: "1.38.1"}).
 		Return(activities.RecordVersionResult{}, nil).Once()
 	there := upgraded(cp1)
@@ -523,4 +532,23 @@ func TestFailedUpgradeDetachesTheISOsBeforeItIsInAlert(t *testing.T) {
 			require.Equal(t, []string{"detach cp1", "detach w1", "release Alert"}, w.called("detach", "release"))
 		})
 	}
+}
+
+func TestWorkersThatAreNotReadyAreUpgradedFirst(t *testing.T) {
+	w := newWorld(t)
+	down := w2
+	down.Ready = false
+	nodes := []policy.Node{cp1, w1, down}
+	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf(nodes))
+	w.fit(nodes...)
+	w.runs(activities.PhaseStage, nodes...)
+	w.drainSettings()
+	w.upgrades(cp1, down, w1)
+	w.verifies(upgraded(cp1), upgraded(w1), upgraded(w2))
+	w.releases(clusterstate.Running)
+
+	w.env.ExecuteWorkflow(Upgrade, upgrade())
+
+	require.NoError(t, w.env.GetWorkflowError())
+	require.Equal(t, []string{"upgrade cp1", "upgrade w2", "upgrade w1"}, w.called("upgrade"))
 }

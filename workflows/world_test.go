@@ -34,9 +34,10 @@ type world struct {
 
 	mu         sync.Mutex
 	calls      []string
-	objections []string // to the drains
-	down       []string // nodes that were said to be down when the drains were checked
-	attached   error    // of the wait until no volume is attached
+	objections []string                              // to the drains
+	down       []string                              // nodes that were said to be down when the drains were checked
+	attached   error                                 // of the wait until no volume is attached
+	became     map[string]activities.LookAgainResult // of nodes, since they were chosen
 }
 
 func newWorld(t *testing.T) *world {
@@ -58,6 +59,9 @@ func newWorld(t *testing.T) *world {
 	w.env.OnActivity(act.WaitDetached, mock.Anything, mock.Anything).Return(func(_ context.Context, in activities.WaitDetachedInput) (activities.WaitDetachedResult, error) {
 		w.note("detach " + in.Node.Name)
 		return activities.WaitDetachedResult{}, w.attached
+	}).Maybe()
+	w.env.OnActivity(act.LookAgain, mock.Anything, mock.Anything).Return(func(_ context.Context, in activities.MachineInput) (activities.LookAgainResult, error) {
+		return w.became[in.Node.Name], nil
 	}).Maybe()
 	t.Cleanup(func() { w.env.AssertExpectations(t) })
 	return w

@@ -34,9 +34,10 @@ func PolicyNode(n *core.Node) policy.Node {
 	node := policy.Node{
 		Name: n.Name, UID: string(n.UID), Role: policy.Worker,
 		Version: version.Of(n.Status.NodeInfo.KubeletVersion), Recorded: version.Of(n.Annotations[clusterstate.AnnotationNodeVersion]),
-		Ready: NodeReady(n), Unschedulable: n.Spec.Unschedulable, CordonedBy: n.Annotations[clusterstate.AnnotationCordonedBy],
-		Manual:    n.Labels[clusterstate.LabelManualUpgrade] == "true",
-		MachineID: n.Status.NodeInfo.MachineID, ProviderID: n.Spec.ProviderID, Created: n.CreationTimestamp.Time,
+		Ready: NodeReady(n), Unschedulable: n.Spec.Unschedulable, CordonedBy: CordonedBy(n),
+		Unfinished: n.Annotations[clusterstate.AnnotationUnfinished] != "",
+		Manual:     n.Labels[clusterstate.LabelManualUpgrade] == "true",
+		MachineID:  n.Status.NodeInfo.MachineID, ProviderID: n.Spec.ProviderID, Created: n.CreationTimestamp.Time,
 	}
 	if _, ok := n.Labels[labelControlPlane]; ok {
 		node.Role = policy.ControlPlane

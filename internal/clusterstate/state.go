@@ -34,8 +34,12 @@ const (
 // Labels and annotations of nodes that Ebb reads and writes.
 const (
 	// AnnotationCordonedBy is on a node that an operation has cordoned; its value is
-	// the operation's ID.
+	// the operation's ID. Whether the cordon is still the operation's, cluster.CordonedBy
+	// tells.
 	AnnotationCordonedBy = "ebb/cordoned-by"
+	// AnnotationUnfinished is on a node whose upgrade has left it cordoned, as its kubelet
+	// did not live; its value is the operation ID.
+	AnnotationUnfinished = "ebb/upgrade-unfinished"
 	// AnnotationNodeVersion is the version that an upgrade finished on a node.
 	AnnotationNodeVersion = "ebb/node-version"
 	// LabelManualUpgrade with the value "true" is on a node that is upgraded by hand
@@ -59,6 +63,8 @@ type Record struct {
 	// are not all taken back yet, separated by commas. Cleaned takes them out.
 	TakenOver string `json:"takenOver,omitempty"`
 	Last      string `json:"last,omitempty"` // the operation that gave the cluster back last
+
+	Cleared string `json:"cleared,omitempty"` // who has cleared the cluster last, when, of what and why
 }
 
 // transitions lists the states each state may be left to.

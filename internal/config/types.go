@@ -140,7 +140,7 @@ type Upgrade struct {
 	KubeadmNodeFlags  []string `yaml:"kubeadmNodeFlags,omitempty"`  // added to kubeadm upgrade node only
 	BundleDir         string   `yaml:"bundleDir,omitempty"`         // kubeadm-bundle: directory on the node, default /opt/ebb/bundle
 	Retries           *int     `yaml:"retries,omitempty"`           // default 3: drain attempts = retries + 1; also retries of exit 75
-	NodeTimeout       Duration `yaml:"nodeTimeout,omitempty"`       // default 30m, for one node
+	NodeTimeout       Duration `yaml:"nodeTimeout,omitempty"`       // default 30m, for the drain of one node, and once more for its script
 	Timeout           Duration `yaml:"timeout,omitempty"`           // default 0 = the sum of the nodes' timeouts
 	ReadyTimeout      Duration `yaml:"readyTimeout,omitempty"`      // default 10m, for a node to be Ready after its upgrade
 	SteadyInterval    Duration `yaml:"steadyInterval,omitempty"`    // default 1s, between the 20 good answers that make an API server steady

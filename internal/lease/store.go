@@ -33,6 +33,7 @@ const (
 	annotationRun       = "ebb/run"            // which run of the holder's workflow has the cluster
 	annotationTakenOver = "ebb/taken-over"     // dead holders that are not cleaned up after yet
 	annotationLast      = "ebb/last-operation" // the operation that gave the cluster back last
+	annotationCleared   = "ebb/cleared"        // who has cleared the cluster last, when and why
 )
 
 // maxMessage bounds the message, in bytes: the annotations of an object may have 256 KiB
@@ -238,7 +239,7 @@ func (s *Store) Release(ctx context.Context, o Outcome) (clusterstate.State, err
 		if err := clusterstate.CheckTransition(record.State, to); err != nil {
 			return "", err
 		}
-		next := clusterstate.Record{State: to, Target: record.Target, Version: record.Version, Message: o.Message, Last: o.Operation, TakenOver: record.TakenOver}
+		next := clusterstate.Record{State: to, Target: record.Target, Version: record.Version, Message: o.Message, Last: o.Operation, TakenOver: record.TakenOver, Cleared: record.Cleared}
 		if record.State == clusterstate.Recovering { // the operation that went wrong stays the last one
 			next.Last = record.Last
 			if to == clusterstate.Alert {
@@ -297,7 +298,7 @@ func decode(lease *coordination.Lease) clusterstate.Record {
 	r := clusterstate.Record{
 		State: clusterstate.State(a[annotationState]), From: clusterstate.State(a[annotationFrom]), Holder: ptr.Deref(lease.Spec.HolderIdentity, ""),
 		Target: version.Of(a[annotationTarget]), Version: version.Of(a[annotationVersion]), Message: a[annotationMessage], Engine: a[annotationEngine],
-		Run: a[annotationRun], TakenOver: a[annotationTakenOver], Last: a[annotationLast],
+		Run: a[annotationRun], TakenOver: a[annotationTakenOver], Last: a[annotationLast], Cleared: a[annotationCleared],
 	}
 	if r.State == "" {
 		r.State = clusterstate.Running
@@ -316,7 +317,7 @@ func encode(lease *coordination.Lease, r clusterstate.Record) {
 	for key, value := range map[string]string{
 		annotationState: string(r.State), annotationFrom: string(r.From), annotationTarget: string(r.Target),
 		annotationVersion: string(r.Version), annotationMessage: cut(r.Message), annotationEngine: r.Engine, annotationRun: r.Run,
-		annotationTakenOver: r.TakenOver, annotationLast: r.Last,
+		annotationTakenOver: r.TakenOver, annotationLast: r.Last, annotationCleared: cut(r.Cleared),
 	} {
 		if value == "" {
 			delete(lease.Annotations, key)

@@ -23,6 +23,7 @@ const (
 	KindDrain     Kind = "Drain"
 	KindScaleDown Kind = "ScaleDown"
 	KindUpgrade   Kind = "Upgrade"
+	KindUncordon  Kind = "Uncordon"
 )
 
 // Workflow types that are no operations.
@@ -42,6 +43,18 @@ type DrainInput struct {
 type DrainResult struct {
 	Drained  []string `json:"drained"`
 	Warnings []string `json:"warnings,omitempty"` // what the drains have left on the nodes
+}
+
+// UncordonInput names the nodes to give back.
+type UncordonInput struct {
+	Cluster string   `json:"cluster"`
+	Nodes   []string `json:"nodes"`
+}
+
+// UncordonResult lists what was done with which node.
+type UncordonResult struct {
+	Uncordoned []string `json:"uncordoned"`
+	Skipped    []string `json:"skipped,omitempty"` // schedulable already
 }
 
 // ScaleDownInput says what to remove: nodes by name, or a number of workers.
@@ -88,7 +101,9 @@ type UpgradeNodeInput struct {
 	Retries      int             `json:"retries"`       // of the drain, and of a script that asks for it
 	ReadyTimeout time.Duration   `json:"readyTimeout"`
 	Steady       time.Duration   `json:"steady"`
-	Deadline     time.Time       `json:"deadline"` // for the drain and the script
+	Deadline     time.Time       `json:"deadline"` // for the drain, and without ScriptTimeout for the script
+	// ScriptTimeout is how long the script has from its start on.
+	ScriptTimeout time.Duration `json:"scriptTimeout,omitempty"`
 }
 
 // UpgradeNodeResult says whether there was something to do.

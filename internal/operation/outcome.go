@@ -115,6 +115,8 @@ func (o Outcome) Done() string {
 	switch {
 	case o.Reason == TypeRefused:
 		return "nothing was changed"
+	case o.Kind == KindUncordon:
+		return o.of("no node was uncordoned")
 	case o.Upgrade != nil && o.Complete:
 		return fmt.Sprintf("every node is at %s", o.Upgrade.Version)
 	case o.Upgrade != nil && o.Cause.Cancelled && len(o.NotUncordoned) > 0: // otherwise the cause says it
@@ -151,8 +153,11 @@ func (u UpgradeProgress) String() string {
 }
 
 // String returns which nodes were uncordoned and which could not be.
-func (u Uncordon) String() string {
-	text := "no node bore a cordon of this operation"
+func (u Uncordon) String() string { return u.of("no node bore a cordon of this operation") }
+
+// of returns the same, with the words for none at all.
+func (u Uncordon) of(none string) string {
+	text := none
 	if len(u.Uncordoned) > 0 {
 		text = "uncordoned " + names(u.Uncordoned)
 	}

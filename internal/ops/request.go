@@ -19,7 +19,7 @@ type Request struct {
 	ID            string         `json:"id"` // made by the caller, see NewID
 	Kind          operation.Kind `json:"kind"`
 	Cluster       string         `json:"cluster"`
-	Nodes         []string       `json:"nodes,omitempty"`  // to drain or to remove
+	Nodes         []string       `json:"nodes,omitempty"`  // to drain, to remove or to uncordon
 	Count         int            `json:"count,omitempty"`  // of workers to remove, when Nodes is empty
 	Strict        bool           `json:"strict,omitempty"` // refuse when pods would find no room, be lost or be down, instead of warning
 	version.Route                // of an upgrade
@@ -28,6 +28,7 @@ type Request struct {
 // words are the kinds as a person types them.
 var words = map[operation.Kind]string{
 	operation.KindDrain: "drain", operation.KindScaleDown: "scale-down", operation.KindUpgrade: "upgrade",
+	operation.KindUncordon: "uncordon",
 }
 
 // Word is a kind of operation as a person types it: "scale-down".
@@ -91,6 +92,9 @@ func (r Request) Validate() error {
 		fault(err != nil, "target %v", err)
 	case operation.KindDrain:
 		fault(len(r.Nodes) == 0, "no node to drain is named")
+	case operation.KindUncordon:
+		fault(len(r.Nodes) == 0, "no node to uncordon is named")
+		fault(r.Strict, "there is nothing to be strict about in an uncordon")
 	case operation.KindScaleDown:
 		fault(len(r.Nodes) > 0 && r.Count != 0, "give node names or a count, not both")
 		fault(len(r.Nodes) == 0 && r.Count < 1, "give the nodes to remove, or a count of at least 1")
@@ -137,6 +141,8 @@ func (r Request) input() any {
 	switch r.Kind {
 	case operation.KindUpgrade:
 		return operation.UpgradeInput{Cluster: r.Cluster, Route: r.Route, Strict: r.Strict}
+	case operation.KindUncordon:
+		return operation.UncordonInput{Cluster: r.Cluster, Nodes: r.Nodes}
 	case operation.KindDrain:
 		return operation.DrainInput{Cluster: r.Cluster, Nodes: r.Nodes, Strict: r.Strict}
 	default:

@@ -15,6 +15,7 @@ func TestNewIDTellsWhatWhereAndWhen(t *testing.T) {
 	seen := map[string]bool{}
 	for kind, word := range map[operation.Kind]string{
 		operation.KindUpgrade: "upgrade", operation.KindScaleDown: "scale-down", operation.KindDrain: "drain",
+		operation.KindUncordon: "uncordon",
 	} {
 		id, err := NewID(kind, "prod", at)
 		require.NoError(t, err)
@@ -22,7 +23,7 @@ func TestNewIDTellsWhatWhereAndWhen(t *testing.T) {
 		require.True(t, idShape.MatchString(id))
 		seen[id] = true
 	}
-	require.Len(t, seen, 3)
+	require.Len(t, seen, 4)
 }
 
 func TestValidateReportsEverything(t *testing.T) {
@@ -34,6 +35,8 @@ func TestValidateReportsEverything(t *testing.T) {
 		"good drain":         {Request{ID: "a", Kind: operation.KindDrain, Cluster: "prod", Nodes: []string{"w1"}}, nil},
 		"good count":         {Request{ID: "a", Kind: operation.KindScaleDown, Cluster: "prod", Count: 1}, nil},
 		"nothing":            {Request{}, []string{`operation ID ""`, "no cluster", `kind of operation ""`}},
+		"good uncordon":      {Request{ID: "a", Kind: operation.KindUncordon, Cluster: "prod", Nodes: []string{"w1"}}, nil},
+		"strict uncordon":    {Request{ID: "a", Kind: operation.KindUncordon, Cluster: "prod", Strict: true}, []string{"no node to uncordon", "nothing to be strict about"}},
 		"slash in the ID":    {Request{ID: "a/b", Kind: operation.KindDrain, Cluster: "prod", Nodes: []string{"w1"}}, []string{`operation ID "a/b"`}},
 		"no version":         {Request{ID: "a", Kind: operation.KindUpgrade, Cluster: "prod", Route: version.Route{Target: "1.37"}}, []string{`target version "1.37": want MAJOR.MINOR.PATCH`}},
 		"no node":            {Request{ID: "a", Kind: operation.KindDrain, Cluster: "prod"}, []string{"no node to drain"}},
@@ -75,5 +78,5 @@ func TestParseKind(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, operation.KindScaleDown, kind)
 	_, err = ParseKind("reboot")
-	require.EqualError(t, err, `there is no kind of operation "reboot", only drain, scale-down, upgrade`)
+	require.EqualError(t, err, `there is no kind of operation "reboot", only drain, scale-down, uncordon, upgrade`)
 }

@@ -33,7 +33,8 @@ type Node struct {
 	Recorded      version.Version `json:"recorded,omitempty"` // annotation ebb/node-version
 	Ready         bool            `json:"ready"`
 	Unschedulable bool            `json:"unschedulable,omitempty"`
-	CordonedBy    string          `json:"cordonedBy,omitempty"` // operation ID in annotation ebb/cordoned-by
+	CordonedBy    string          `json:"cordonedBy,omitempty"` // the operation whose cordon it bears; empty = none, or the cordon is not Ebb's
+	Unfinished    bool            `json:"unfinished,omitempty"` // an upgrade has drained it and left it cordoned, as its kubelet did not live
 	Manual        bool            `json:"manual,omitempty"`     // label ebb/manual-upgrade=true: upgraded by hand, left out
 	MachineID     string          `json:"machineID,omitempty"`
 	ProviderID    string          `json:"providerID,omitempty"`

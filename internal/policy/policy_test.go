@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -121,7 +122,10 @@ func TestAcceptUpgrade(t *testing.T) {
 		{"upgrading", UpgradeFacts{Record: clusterstate.Record{State: clusterstate.Recovering}, Nodes: whole, Route: version.Route{Target: "1.37.2"}}, false, "state Recovering"},
 		{"retry, recorded, no node there yet", UpgradeFacts{Record: alert("1.37.2"), Nodes: whole, Route: version.Route{Target: version.Of("v1.37.2")}}, true, ""},
 		{"retry, same semantic version", UpgradeFacts{Record: alert("1.37.2"), Nodes: half, Route: version.Route{Target: version.Of("1.37.2+fixed.1")}}, true, ""},
-		{"retry, another version", UpgradeFacts{Record: alert("1.37.2"), Nodes: half, Route: version.Route{Target: "1.37.3"}}, true, "from an upgrade to 1.37.2"},
+		{"retry, a newer patch", UpgradeFacts{Record: alert("1.37.2"), Nodes: half, Route: version.Route{Target: "1.37.3"}}, true, ""},
+		{"retry, an older patch", UpgradeFacts{Record: alert("1.37.2"), Nodes: half, Route: version.Route{Target: "1.37.1"}}, true, "from an upgrade to 1.37.2: retry that version or a newer patch"},
+		{"retry, another minor", UpgradeFacts{Record: alert("1.37.2"), Nodes: half, Route: version.Route{Target: "1.38.0"}}, true, "from an upgrade to 1.37.2"},
+		{"retry, a node joined late", UpgradeFacts{Record: clusterstate.Record{State: clusterstate.Alert, Target: "1.37.2", Version: "1.37.2"}, Nodes: half, Route: version.Route{Target: "1.37.2"}}, true, ""},
 		{"retry, machine down", UpgradeFacts{Record: alert("1.37.2"), Nodes: half, Route: version.Route{Target: "1.37.2"}, Down: []string{"w1"}}, true, "machine of w1 is down"},
 		{"alert, no record, a node is there", UpgradeFacts{Record: alert(""), Nodes: half, Route: version.Route{Target: "1.37.2"}}, true, ""},
 		{"alert, no record, no node there", UpgradeFacts{Record: alert(""), Nodes: whole, Route: version.Route{Target: "1.37.2"}}, true, "nothing to retry"},
@@ -168,7 +172,8 @@ func TestAcceptUpgradeInHops(t *testing.T) {
 		{"retry of a hop", UpgradeFacts{Record: alert("1.37.2"), Nodes: whole, Route: version.Route{Hops: []version.Version{"1.37.2"}, Target: "1.38.1"}}, Acceptance{Retry: true, Next: "1.37.2"}, ""},
 		{"retry of the last hop", UpgradeFacts{Record: alert("1.38.1"), Nodes: onTheWay, Route: version.Route{Hops: []version.Version{"1.37.2"}, Target: "1.38.1"}}, Acceptance{Retry: true, Next: "1.38.1"}, ""},
 		{"retry of a hop without its record", UpgradeFacts{Record: alert(""), Nodes: onTheWay, Route: version.Route{Hops: []version.Version{"1.37.2"}, Target: "1.38.1"}}, Acceptance{Retry: true, Next: "1.37.2"}, ""},
-		{"retry of another way", UpgradeFacts{Record: alert("1.37.1"), Nodes: whole, Route: version.Route{Hops: []version.Version{"1.37.2"}, Target: "1.38.1"}}, Acceptance{}, "from an upgrade to 1.37.1"},
+		{"retry of another way", UpgradeFacts{Record: alert("1.37.3"), Nodes: whole, Route: version.Route{Hops: []version.Version{"1.37.2"}, Target: "1.38.1"}}, Acceptance{}, "from an upgrade to 1.37.3"},
+		{"retry with a newer patch of the hop", UpgradeFacts{Record: alert("1.37.1"), Nodes: whole, Route: version.Route{Hops: []version.Version{"1.37.2"}, Target: "1.38.1"}}, Acceptance{Retry: true, Next: "1.37.2"}, ""},
 		{"a node by hand falls behind at the end", UpgradeFacts{Record: running, Nodes: byHand, Route: version.Route{Hops: []version.Version{"1.39.0"}, Target: "1.40.0"}}, Acceptance{}, "kubelet of w2 is at 1.36.3, 4 minors behind 1.40.0"},
 	} {
 		got, err := AcceptUpgrade(c.facts)
@@ -197,6 +202,9 @@ func TestSelectScaleDown(t *testing.T) {
 	})
 	sickPeer := Sort([]Node{node("cp1", ControlPlane, 9, notReady), node("cp2", ControlPlane, 8), node("w1", Worker, 5)})
 	twins := Sort([]Node{node("cp1", ControlPlane, 9), node("w1", Worker, 5, machine("b")), node("w2", Worker, 3), node("w3", Worker, 1, machine("b"))})
+	sick := Sort([]Node{
+		node("cp1", ControlPlane, 9), node("w1", Worker, 5, notReady), node("w2", Worker, 3), node("w3", Worker, 1), node("w4", Worker, 0, cordoned),
+	})
 	single := Sort([]Node{node("cp1", ControlPlane, 9), node("w1", Worker, 5)})
 	for _, c := range []struct {
 		name    string
@@ -207,6 +215,11 @@ func TestSelectScaleDown(t *testing.T) {
 	}{
 		{"newest workers by count", nodes, ScaleDownRequest{Count: 2}, []string{"w3", "w2"}, ""},
 		{"by name, in the order named", nodes, ScaleDownRequest{Names: []string{"w3", "w1"}}, []string{"w3", "w1"}, ""},
+		{"one that is not Ready goes first", sick, ScaleDownRequest{Count: 2}, []string{"w1", "w4"}, ""},
+		{"as it was", sick, ScaleDownRequest{Count: 1, AnyState: true}, []string{"w4"}, ""},
+		{"who takes no pods does not count", sick, ScaleDownRequest{Names: []string{"w2"}, MinWorkers: 2}, nil,
+			"leave 1 workers that take pods (2 are not Ready or cordoned), the minimum is 2"},
+		{"nor did it", sick, ScaleDownRequest{Names: []string{"w2"}, MinWorkers: 2, AnyState: true}, []string{"w2"}, ""},
 		{"never the last worker", nodes, ScaleDownRequest{Count: 3}, nil, "leave 0 workers, the minimum is 1"},
 		{"more than there are", nodes, ScaleDownRequest{Count: 7}, nil, "leave 0 workers"},
 		{"a configured minimum", nodes, ScaleDownRequest{Count: 2, MinWorkers: 2}, nil, "leave 1 workers, the minimum is 2"},
@@ -243,4 +256,14 @@ func TestUnfitControlPlanes(t *testing.T) {
 func TestNextControlPlane(t *testing.T) {
 	require.Equal(t, "cp2", NextControlPlane([]Node{node("cp2", ControlPlane, 5), node("w1", Worker, 2)}))
 	require.Empty(t, NextControlPlane([]Node{node("w1", Worker, 2)}))
+}
+
+func TestWorkersThatAreNotReadyGoFirstAndCount(t *testing.T) {
+	workers := []Node{node("w1", Worker, 5), node("w2", Worker, 4, notReady), node("w3", Worker, 3), node("w4", Worker, 2, notReady)}
+	require.Equal(t, []string{"w2", "w4", "w1", "w3"}, Names(NotReadyFirst(workers)))
+	require.Equal(t, 3, WorkersAtOnce(workers, 3), "their own turn counts them")
+
+	byHand := append(slices.Clone(workers), node("w5", Worker, 1, manual, notReady), node("w6", Worker, 1, manual))
+	require.Equal(t, 2, WorkersAtOnce(byHand, 3))
+	require.Equal(t, 1, WorkersAtOnce(byHand, 1))
 }

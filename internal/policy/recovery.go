@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"ebb/internal/clusterstate"
-	"ebb/internal/version"
 )
 
 // Unrecovered says what keeps a cluster in Alert; nothing = it may be Running
@@ -14,7 +13,7 @@ import (
 // stays in Alert until the upgrade is retried or finished by hand.
 func Unrecovered(r clusterstate.Record, nodes []Node) (faults []string) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
-	var first version.Version
+	var first Node
 	for _, n := range ByName(nodes) {
 		if !n.Ready {
 			fault("node %s is not Ready", n.Name)
@@ -28,11 +27,11 @@ func Unrecovered(r clusterstate.Record, nodes []Node) (faults []string) {
 		if n.Recorded != "" && n.Recorded != n.Version {
 			fault("node %s was upgraded to %s and reports %s", n.Name, n.Recorded, n.Version)
 		}
-		if first == "" {
-			first = n.Version
+		if first.Name == "" {
+			first = n
 		}
-		if r.Target != "" && first != n.Version {
-			fault("node %s is at %s, %s at %s: the upgrade to %s is not complete", n.Name, n.Version, nodes[0].Name, first, r.Target)
+		if r.Target != "" && first.Version != n.Version {
+			fault("node %s is at %s, %s at %s: the upgrade to %s is not complete", n.Name, n.Version, first.Name, first.Version, r.Target)
 		}
 	}
 	return faults

@@ -38,3 +38,14 @@ func TestUnrecovered(t *testing.T) {
 		require.Equal(t, c.want, Unrecovered(c.record, c.nodes), c.name)
 	}
 }
+
+func TestReachedLeavesOutWhatIsUpgradedByHand(t *testing.T) {
+	failed := clusterstate.Record{State: clusterstate.Alert, Target: "1.37.2"}
+	byHand := []Node{node("cp1", FirstControlPlane, 9, at("v1.37.2"), manual), node("cp2", ControlPlane, 8), node("w1", Worker, 2)}
+	require.Empty(t, Reached(failed, byHand), "one that is upgraded by hand does not tell for the others")
+	require.EqualValues(t, "1.37.2", Reached(failed, []Node{node("cp1", FirstControlPlane, 9, manual), node("w1", Worker, 2, at("v1.37.2"))}))
+	require.Empty(t, Reached(failed, byHand[:1]))
+	require.Empty(t, Reached(clusterstate.Record{}, byHand))
+	require.Equal(t, []string{"node w1 is at 1.36.3, cp2 at 1.37.1: the upgrade to 1.37.2 is not complete"}, Unrecovered(failed,
+		[]Node{byHand[0], node("cp2", ControlPlane, 8, at("v1.37.1")), byHand[2]}))
+}

@@ -17,10 +17,14 @@ type ScaleDownRequest struct {
 	// TextOrder has the last of several nodes of one age be the last by the text of its
 	// name, w9 after w10, as it was for executions that began before names were counted.
 	TextOrder bool
+	// AnyState counts and picks workers whatever state they are in, as scale-downs did
+	// that have begun with an earlier version of Ebb.
+	AnyState bool
 }
 
 // SelectScaleDown picks the nodes that go, in the order they are drained. By
-// count only workers are taken, the newest first. A control plane goes only by
+// count only workers are taken, those that are not Ready first, then the newest. Of the
+// workers that stay, those that take pods count. A control plane goes only by
 // name, never the last one, and only while the ones that stay are Ready. The
 // error is a *Refusal that lists everything that is wrong with the request.
 func SelectScaleDown(nodes []Node, req ScaleDownRequest) ([]Node, error) {
@@ -56,7 +60,7 @@ func Named(nodes []Node, names []string) ([]Node, error) {
 
 func pick(nodes []Node, req ScaleDownRequest) (chosen []Node, faults []string) {
 	if len(req.Names) == 0 {
-		return pickNewest(nodes, req)
+		return pickWorkers(nodes, req)
 	}
 	if req.Count > 0 {
 		faults = append(faults, "give node names or a count, not both")
@@ -77,7 +81,7 @@ func pick(nodes []Node, req ScaleDownRequest) (chosen []Node, faults []string) {
 	return chosen, faults
 }
 
-func pickNewest(nodes []Node, req ScaleDownRequest) (chosen []Node, faults []string) {
+func pickWorkers(nodes []Node, req ScaleDownRequest) (chosen []Node, faults []string) {
 	if req.Count < 1 {
 		return nil, []string{"give the nodes to remove, or a count of at least 1"}
 	}
@@ -87,6 +91,9 @@ func pickNewest(nodes []Node, req ScaleDownRequest) (chosen []Node, faults []str
 		byName = strings.Compare
 	}
 	slices.SortFunc(workers, func(a, b Node) int {
+		if a.Ready != b.Ready && !req.AnyState {
+			return readyLast(a, b)
+		}
 		return cmp.Or(b.Created.Compare(a.Created), byName(b.Name, a.Name))
 	})
 	return workers[:min(req.Count, len(workers))], nil
@@ -98,11 +105,16 @@ func checkWorkers(chosen, staying []Node, req ScaleDownRequest) []string {
 		return nil
 	}
 	least := max(req.MinWorkers, 1)
-	left := len(filter(staying, isWorker))
-	if left < least || len(chosen) < req.Count {
-		return []string{refuse("that would leave %d workers, the minimum is %d", left, least).Error()}
+	left := filter(staying, isWorker)
+	able := filter(left, func(n Node) bool { return req.AnyState || n.Ready && !n.Unschedulable })
+	switch {
+	case len(able) >= least && len(chosen) >= req.Count:
+		return nil
+	case len(able) < len(left):
+		return []string{refuse("that would leave %d workers that take pods (%d are not Ready or cordoned), the minimum is %d",
+			len(able), len(left)-len(able), least).Error()}
 	}
-	return nil
+	return []string{refuse("that would leave %d workers, the minimum is %d", len(left), least).Error()}
 }
 
 func checkControlPlanes(chosen, staying []Node) (faults []string) {

@@ -113,8 +113,9 @@ func checkSkew(f UpgradeFacts, next version.Version) error {
 func acceptRetry(f UpgradeFacts) (Acceptance, error) {
 	own, target := ClusterVersion(f.Record, f.Nodes), f.Route.Target
 	// A recorded target says that the cluster was not there yet, even when by now
-	// every kubelet reports it: the last node may not have become Ready.
-	unfinished := f.Record.Version == "" && f.Record.Target == target
+	// every kubelet reports it: the last node may not have become Ready. A cluster that
+	// was there once is not when a node has joined at an older version.
+	unfinished := f.Record.Target == target && (f.Record.Version == "" || lagging(f.Nodes, target))
 	if target == own && !unfinished {
 		return Acceptance{}, refuse("the cluster is in Alert and at %s already: an upgrade to its own version is not a retry", target)
 	}
@@ -129,14 +130,15 @@ func acceptRetry(f UpgradeFacts) (Acceptance, error) {
 }
 
 // failedStop returns the stop that the failed upgrade of a cluster in Alert was
-// going to.
+// going to, or a newer patch of it: the version may have been bad.
 func failedStop(f UpgradeFacts, own version.Version) (version.Version, error) {
 	stops := f.Route.Stops()
 	if recorded := f.Record.Target; recorded != "" {
-		if !slices.Contains(stops, recorded) {
-			return "", refuse("the cluster is in Alert from an upgrade to %s: retry that version, or bring the cluster back to Running first", recorded)
+		i := slices.IndexFunc(stops, func(stop version.Version) bool { return stop == recorded || newerPatch(stop, recorded) })
+		if i < 0 {
+			return "", refuse("the cluster is in Alert from an upgrade to %s: retry that version or a newer patch of it, or bring the cluster back to Running first", recorded)
 		}
-		return recorded, nil
+		return stops[i], nil
 	}
 	i := slices.IndexFunc(stops, func(stop version.Version) bool {
 		return stop.Newer(own) && slices.ContainsFunc(f.Nodes, func(n Node) bool { return !n.Manual && n.Version == stop })
@@ -145,6 +147,22 @@ func failedStop(f UpgradeFacts, own version.Version) (version.Version, error) {
 		return "", refuse("the cluster is in Alert, no failed upgrade is recorded and no node is at %s: there is nothing to retry", f.Route.Target)
 	}
 	return stops[i], nil
+}
+
+// newerPatch reports whether v is a newer patch of the minor of another version.
+func newerPatch(v, other version.Version) bool {
+	major, minor, ok := v.Minor()
+	otherMajor, otherMinor, otherOK := other.Minor()
+	return ok && otherOK && major == otherMajor && minor == otherMinor && v.Newer(other)
+}
+
+// Reached returns the target of a failed upgrade when every node that is not upgraded by
+// hand is at it, otherwise "".
+func Reached(r clusterstate.Record, nodes []Node) version.Version {
+	if r.Target == "" || oldest(nodes) != r.Target {
+		return ""
+	}
+	return r.Target
 }
 
 // ClusterVersion returns the version the cluster as a whole is at: the recorded one
@@ -192,4 +210,30 @@ func UpgradeOrder(nodes []Node) (controlPlanes, workers []Node) {
 	mine := filter(nodes, func(n Node) bool { return !n.Manual })
 	return filter(mine, func(n Node) bool { return n.Role != Worker }),
 		filter(mine, func(n Node) bool { return n.Role == Worker })
+}
+
+// NotReadyFirst puts the workers that are not Ready in front: nothing is lost on them, and
+// as long as one of them waits for its upgrade no other has to be out of service.
+func NotReadyFirst(workers []Node) []Node {
+	sorted := slices.Clone(workers)
+	slices.SortStableFunc(sorted, readyLast)
+	return sorted
+}
+
+func readyLast(a, b Node) int {
+	switch {
+	case a.Ready == b.Ready:
+		return 0
+	case b.Ready:
+		return -1
+	}
+	return 1
+}
+
+// WorkersAtOnce returns how many workers an upgrade may take out of service at once.
+// Workers that are not Ready and not upgraded, as that is done by hand, are out of service
+// already. One goes on all the same.
+func WorkersAtOnce(nodes []Node, maxUnavailable int) int {
+	down := filter(nodes, func(n Node) bool { return n.Role == Worker && n.Manual && !n.Ready })
+	return max(maxUnavailable-len(down), 1)
 }

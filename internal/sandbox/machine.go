@@ -77,6 +77,12 @@ func (m *Machine) HealScript() error {
 	return m.editFaults(func(f *nodedir.Faults) { f.Exit, f.Hang, f.Slow = 0, false, 0 })
 }
 
+// KillKubelet makes the kubelet of this machine end with a line in its log whenever it is
+// started; "" lets it live from its next start on.
+func (m *Machine) KillKubelet(line string) error {
+	return m.editFaults(func(f *nodedir.Faults) { f.KubeletDies = line })
+}
+
 // SetDiskFull makes df on this machine report next to no space, or plenty.
 func (m *Machine) SetDiskFull(full bool) error {
 	return m.editFaults(func(f *nodedir.Faults) { f.DiskFull = full })

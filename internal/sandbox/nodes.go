@@ -22,7 +22,7 @@ import (
 
 const (
 	// kubeletLabel selects the nodes whose kubelet is simulated; without it the kubelet is dead.
-	kubeletLabel      = "sandbox.ebb/kubelet"
+	kubeletLabel      = nodedir.KubeletLabel
 	controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 	notReadyTaint     = "node.kubernetes.io/not-ready"
 )

@@ -21,6 +21,11 @@ type temporalEngine struct {
 	namespace string
 }
 
+// NewEngine returns what activities are told of a Temporal, for others who ask the same.
+func NewEngine(c client.Client, namespace string) activities.Engine {
+	return &temporalEngine{client: c, namespace: namespace}
+}
+
 // Identity implements activities.Engine.
 func (e *temporalEngine) Identity(ctx context.Context) (string, error) {
 	return engine.ID(ctx, e.client, e.namespace)

@@ -17,6 +17,7 @@ var registered = []struct {
 	{string(operation.KindDrain), workflows.Drain},
 	{string(operation.KindScaleDown), workflows.ScaleDown},
 	{string(operation.KindUpgrade), workflows.Upgrade},
+	{string(operation.KindUncordon), workflows.Uncordon},
 	{"UpgradeNode", workflows.UpgradeNode},
 	{operation.WorkflowReconcile, workflows.Reconcile},
 }

@@ -252,8 +252,37 @@ func TestAuthentication(t *testing.T) {
 	log, err := os.ReadFile(filepath.Join(g.dir, "gateway.log"))
 	require.NoError(t, err)
 	require.NotContains(t, string(log), g.token)
+	for _, audit := range []string{
+		`"principal":"certificate:envoy.prod","code":"OK"`, `"principal":"token:vera","code":"OK"`,
+		`"principal":"certificate:envoy.dev","cluster":"prod","code":"PermissionDenied"`, `"principal":"token:vera","cluster":"dev","code":"PermissionDenied"`,
+		`"code":"Unauthenticated","reason":"send a token`,
+	} {
+		require.Contains(t, string(log), audit)
+	}
+	g.requireStrangersAreLimited()
 	require.Contains(t, g.metrics(), "ebb_endpoints_refusals_total 0")
 	require.Contains(t, g.metrics(), "ebb_endpoints_clusters 1")
+}
+
+// requireStrangersAreLimited opens streams without a token until it is told that these
+// are too many, and then one with a token, which is none of them.
+func (g *gateway) requireStrangersAreLimited() {
+	g.t.Helper()
+	const asked = "prod/default/guarded:80"
+	ask := func(ctx context.Context) *xdsClient {
+		s := openSotW(ctx, g.t, g.xdsAddress, g.ca.clientCredentials(g.ca, ""))
+		s.request(resource.EndpointType, []string{asked}, response{})
+		return s
+	}
+	limited := false
+	for range 4 * auth.FailuresBurst {
+		if limited = status.Code(ask(g.t.Context()).refusal(asked)) == codes.ResourceExhausted; limited {
+			break
+		}
+	}
+	require.True(g.t, limited)
+	good := ask(metadata.AppendToOutgoingContext(g.t.Context(), "authorization", "Bearer "+g.token))
+	good.waitForEndpoints(asked, map[string]string{"10.9.0.1": healthy})
 }
 
 func (g *gateway) metrics() string {

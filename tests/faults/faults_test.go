@@ -30,12 +30,14 @@ import (
 // activitiesNotUsed are the activity types that neither operation comes to, and why. A new
 // activity that is in no trace and not here fails the test.
 var activitiesNotUsed = map[string]string{
-	"Attend":      "resumes the reconciler, when the activity Release could not",
-	"Advance":     "an upgrade over several minors calls it between two hops",
-	"DetachISO":   "called for a failed upgrade, and by the provider cloudstack only",
-	"Diagnose":    "the reconciler's, which looks at clusters in Alert",
-	"Rest":        "the reconciler's, which looks at clusters in Alert",
-	"UncordonAll": "cleans up after an operation that was terminated",
+	"Attend":         "resumes the reconciler, when the activity Release could not",
+	"Advance":        "an upgrade over several minors calls it between two hops",
+	"DetachISO":      "called for a failed upgrade, and by the provider cloudstack only",
+	"Diagnose":       "the reconciler's, which looks at clusters in Alert",
+	"Rest":           "the reconciler's, which looks at clusters in Alert",
+	"LeaveCordoned":  "called for a node whose new kubelet does not live",
+	"TakeCordonOver": "called for a node that an earlier upgrade has left cordoned",
+	"UncordonAll":    "cleans up after an operation that was terminated",
 }
 
 // activitiesWithoutEffect are those that have no effect of their own that a fault

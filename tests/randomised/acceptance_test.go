@@ -58,7 +58,7 @@ func (m *model) specAccepts(r clusterstate.Record, to version.Version) bool {
 	case len(m.machinesDown()) > 0:
 		return false
 	case r.Target != "":
-		return slices.Contains(stops, r.Target)
+		return slices.Contains(stops, r.Target) || r.Target == otherPatch && slices.Contains(stops, defaultTarget) // a newer patch of it
 	case len(stops) > 1: // without a record the hop that was on its way is guessed; internal/policy's tests have the cases
 		return m.policyAccepts(to) == nil
 	}

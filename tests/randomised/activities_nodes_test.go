@@ -52,6 +52,26 @@ func (m *model) cordon(in activities.NodeInput) (activities.CordonResult, error)
 	return activities.CordonResult{Ours: true}, nil
 }
 
+// leaveCordoned notes that an upgrade leaves its cordon on a node.
+func (m *model) leaveCordoned(in activities.NodeInput) (activities.UnfinishedResult, error) {
+	n := m.nodes[in.Node]
+	if n.deleted || !n.Unschedulable || n.CordonedBy != in.Operation {
+		return activities.UnfinishedResult{}, nil
+	}
+	n.Unfinished = true
+	m.emit(eventLeftCordoned, in.Operation, in.Node, "")
+	return activities.UnfinishedResult{Ours: true}, nil
+}
+
+func (m *model) takeCordonOver(in activities.NodeInput) (activities.UnfinishedResult, error) {
+	n := m.nodes[in.Node]
+	if n.deleted || !n.Unschedulable || !n.Unfinished {
+		return activities.UnfinishedResult{}, nil
+	}
+	n.CordonedBy, n.cordonOwner = in.Operation, in.Operation
+	return activities.UnfinishedResult{Ours: true}, nil
+}
+
 // uncordonByOperator is kubectl uncordon: the annotation stays.
 func (m *model) uncordonByOperator(n *modelNode) {
 	if n.deleted || !n.Unschedulable {
@@ -72,7 +92,7 @@ func (m *model) removeCordon(node, operation string) bool {
 		return false
 	}
 	owner := n.cordonOwner
-	n.Unschedulable, n.CordonedBy, n.cordonOwner = false, "", ""
+	n.Unschedulable, n.CordonedBy, n.cordonOwner, n.Unfinished = false, "", "", false
 	m.emit(eventUncordoned, operation, node, owner)
 	return true
 }
@@ -122,6 +142,11 @@ func (m *model) recordVersion(in activities.RecordVersionInput) (activities.Reco
 		m.emit(eventRecorded, in.Operation, in.Node, string(in.Version))
 	}
 	return activities.RecordVersionResult{}, nil
+}
+
+func (m *model) lookAgain(in activities.MachineInput) (activities.LookAgainResult, error) {
+	n := m.nodes[in.Node.Name]
+	return activities.LookAgainResult{Gone: n.deleted, Replaced: !n.deleted && n.UID != in.Node.UID}, nil
 }
 
 func (m *model) deleteNode(in activities.MachineInput) (activities.DeleteNodeResult, error) {

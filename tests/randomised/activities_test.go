@@ -55,6 +55,8 @@ var activityModels = map[string]activityModel{
 	"Machine":        immediate((*model).machine),
 	"Cordon":         immediate((*model).cordon),
 	"Uncordon":       immediate((*model).uncordon),
+	"LeaveCordoned":  immediate((*model).leaveCordoned),
+	"TakeCordonOver": immediate((*model).takeCordonOver),
 	"UncordonAll":    immediate((*model).uncordonAll),
 	"DrainSettings":  immediate((*model).drainSettings),
 	"Drain":          longRunning((*model).drain),
@@ -62,6 +64,7 @@ var activityModels = map[string]activityModel{
 	"CheckVersion":   immediate((*model).checkVersion),
 	"WaitReady":      longRunning((*model).waitReady),
 	"RecordVersion":  immediate((*model).recordVersion),
+	"LookAgain":      immediate((*model).lookAgain),
 	"DeleteNode":     immediate((*model).deleteNode),
 	"DestroyMachine": immediate((*model).destroyMachine),
 }

@@ -23,7 +23,8 @@ const (
 	eventReleased            eventKind = "released" // state
 	eventSurveyed            eventKind = "surveyed"
 	eventCordoned            eventKind = "cordoned"
-	eventUncordoned          eventKind = "uncordoned" // who had cordoned the node
+	eventUncordoned          eventKind = "uncordoned"    // who had cordoned the node
+	eventLeftCordoned        eventKind = "left cordoned" // its kubelet does not live
 	eventOperatorUncordoned  eventKind = "operator uncordoned"
 	eventDrainStarted        eventKind = "drain started"
 	eventDrained             eventKind = "drained"

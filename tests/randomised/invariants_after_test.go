@@ -21,7 +21,7 @@ var invariantsAfter = []struct {
 	{"rightState", "the state says what may be done next, and a rollback goes back to where it came from", rightState},
 	{"nothingRemovedUnlessFailed", "rolled back means that every node and machine is still there", nothingRemovedUnlessFailed},
 	{"successIsComplete", "an operation that reports success has done all of it", successIsComplete},
-	{"rightRetryAccepted", "a failed upgrade goes on with the same target, and with no other", rightRetryAccepted},
+	{"rightRetryAccepted", "a failed upgrade goes on with the same target or a newer patch of it, and with no other", rightRetryAccepted},
 
 	// What its result, its error or its status says.
 	{"errorTyped", "who waits for an operation tells refused, rolled back and failed apart by the type", errorTyped},
@@ -58,7 +58,8 @@ func noCordonLeft(r *operationRun) string {
 		named := slices.Contains(clusterstate.Names(record.TakenOver), deadHolder) || record.Holder == deadHolder
 		tookOver := slices.Contains(clusterstate.Names(r.m.takenOver), deadHolder) && r.succeeded[r.operation+"Claim"]
 		switch {
-		case owner == r.operation && !r.cordonsStay() && !r.activityFailed("Uncordon", n.Name):
+		case owner == r.operation && n.Unfinished && !n.Ready: // it is left to the upgrade that is started again
+		case owner == r.operation && !r.cordonsStay() && !r.activityFailed("Uncordon", n.Name) && !r.activityFailed("LeaveCordoned", n.Name):
 			return n.Name + " is left cordoned"
 		case owner == deadHolder && !named:
 			return n.Name + " is left cordoned by a dead operation, which the Lease does not name"
@@ -160,6 +161,7 @@ func successIsComplete(r *operationRun) string {
 				return name + " was not drained"
 			}
 		}
+	case operation.KindUncordon: // is not drawn
 	}
 	return ""
 }

@@ -74,7 +74,7 @@ func (r *operationRun) firstFailure(workflow string) (first *failure) {
 func (r *operationRun) endsWorkflow(f failure) bool {
 	child, isChild := r.children[f.workflow]
 	switch f.activity {
-	case "Release", "Preflight", "DetachISO":
+	case "Release", "Preflight", "DetachISO", "LeaveCordoned":
 		return false
 	case "Etcd": // before the first node it is one fault among others
 		return isChild
@@ -110,6 +110,9 @@ func (r *operationRun) decidedBefore(workflow string, cause operation.Cause, fai
 	}
 	child, isChild := r.children[workflow]
 	deadline, retries := r.status.Deadline, r.m.settings.Upgrade.Retries
+	if !deadline.IsZero() && r.kind == operation.KindUpgrade {
+		deadline = deadline.Add(-r.m.settings.Upgrade.NodeTimeout) // the time of a script
+	}
 	if isChild {
 		deadline, retries = child.Deadline, child.Retries
 	}

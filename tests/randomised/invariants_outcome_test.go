@@ -81,7 +81,7 @@ func leftCordonReported(r *operationRun) string {
 		if r.m.nodes[n.Name].cordonOwner == r.operation && !r.cordonsStay() && !said {
 			return n.Name + " could not be uncordoned and no outcome says so"
 		}
-		if said && !r.activityFailed("Uncordon", n.Name) {
+		if said && !r.activityFailed("Uncordon", n.Name) && !r.activityFailed("LeaveCordoned", n.Name) && !r.m.hasEvent(eventLeftCordoned, r.operation, n.Name) {
 			return "an outcome says that " + n.Name + " could not be uncordoned, and nothing had failed"
 		}
 	}

@@ -66,6 +66,7 @@ func (r *operationRun) execute(nodes []string) {
 		env.ExecuteWorkflow(workflows.ScaleDown, operation.ScaleDownInput{Cluster: "prod", Nodes: nodes, Count: s.count, Strict: s.strict})
 	case operation.KindDrain:
 		env.ExecuteWorkflow(workflows.Drain, operation.DrainInput{Cluster: "prod", Nodes: nodes})
+	case operation.KindUncordon: // is not drawn
 	}
 	r.m.advanceClock(env.Now())
 	r.readResult(env)

@@ -66,6 +66,7 @@ var endings = map[string][]string{
 	"Drain":       {"done", "canceled", operation.TypeRolledBack},
 	"ScaleDown":   {"done", "canceled", operation.TypeRolledBack, operation.TypeFailed, operation.TypeRefused},
 	"Upgrade":     {"done", "resumed", "canceled", operation.TypeRolledBack, operation.TypeFailed, operation.TypeRefused},
+	"Uncordon":    {"done", operation.TypeRefused},
 	"UpgradeNode": {"done", "canceled", operation.TypeFailed},
 	"Reconcile":   {"done"},
 }

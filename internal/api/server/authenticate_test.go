@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"ebb/internal/api/auth"
 	"ebb/internal/api/wire"
 )
 
@@ -35,7 +36,7 @@ func TestWithoutAValidTokenNothingIsTold(t *testing.T) {
 			}
 			require.Equal(t, wire.CodeUnauthenticated, b.do(c.header, "POST", "/v1/operations", drainW1).problem(t).Code)
 		})
-		b.server.authFailureLimiter = newKeyedLimiter(authFailuresPerSecond, authFailuresBurst) // each case from an address of its own
+		b.server.authFailureLimiter = auth.NewLimiter(auth.FailuresPerSecond, auth.FailuresBurst) // each case from an address of its own
 	}
 	require.Zero(t, b.ops.Started)
 	for _, path := range []string{"/healthz", "/readyz", "/v1/openapi.yaml"} {
@@ -47,7 +48,7 @@ func TestWithoutAValidTokenNothingIsTold(t *testing.T) {
 func TestGuessingIsLimitedByAddress(t *testing.T) {
 	b := newBed(t)
 	limited := 0
-	for range authFailuresBurst + 20 {
+	for range auth.FailuresBurst + 20 {
 		a := b.do("Bearer ebb_guess", "GET", "/v1/operations", "")
 		if a.status == http.StatusTooManyRequests {
 			require.Equal(t, wire.CodeRate, a.problem(t).Code)
@@ -83,7 +84,7 @@ func TestOpenStreamsEndWithTheirToken(t *testing.T) {
 func TestRateOfOnePrincipalIsLimited(t *testing.T) {
 	b := newBed(t, func(o *Options) { o.PerSecond, o.Burst = 1, 5 })
 	clock := time.Now()
-	b.server.principalLimiter.now = func() time.Time { return clock }
+	b.server.principalLimiter.Now = func() time.Time { return clock }
 	for range 5 {
 		b.ok("vera", "GET", "/v1/operations", nil)
 	}
@@ -93,17 +94,4 @@ func TestRateOfOnePrincipalIsLimited(t *testing.T) {
 	b.ok("otto", "GET", "/v1/operations", nil)
 	clock = clock.Add(time.Second)
 	b.ok("vera", "GET", "/v1/operations", nil)
-}
-
-func TestLimitersForgetWhoIsIdle(t *testing.T) {
-	clock := time.Unix(1, 0)
-	l := newKeyedLimiter(1, 2)
-	l.now = func() time.Time { return clock }
-	for i := range maxKeys {
-		require.True(t, l.allow(string(rune(i+1000))))
-	}
-	require.Len(t, l.limiters, maxKeys)
-	clock = clock.Add(time.Minute)
-	require.True(t, l.allow("new"))
-	require.Len(t, l.limiters, 1)
 }

@@ -107,7 +107,7 @@ func (s *Server) authenticate(x *exchange) error {
 		// Only failures are limited, so that clients behind the same proxy are not
 		// affected by somebody who guesses tokens. A token that cannot be checked
 		// counts as well: forged ones with keys that the issuer is asked for are such.
-		if !s.authFailureLimiter.allow(remoteAddr(x.r)) {
+		if !s.authFailureLimiter.Allow(remoteAddr(x.r)) {
 			return s.errorTooManyRequests("too many requests without a valid token come from your address")
 		}
 	}
@@ -138,7 +138,7 @@ func errorUnauthenticated(bad *auth.TokenError) *httpError {
 
 // limitRate limits the rate of requests of each principal.
 func (s *Server) limitRate(x *exchange) error {
-	if x.principal != nil && !s.principalLimiter.allow(x.principal.String()) {
+	if x.principal != nil && !s.principalLimiter.Allow(x.principal.String()) {
 		return s.errorTooManyRequests(fmt.Sprintf("%s sends more than %d requests a second", x.principal.Name, s.options.PerSecond))
 	}
 	return nil

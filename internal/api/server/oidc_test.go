@@ -101,7 +101,7 @@ func TestOIDCUnknownKeysAreLimitedByAddress(t *testing.T) {
 	b.ok(good, "GET", "/v1/operations", nil)
 	forged := "Bearer " + i.Sign(t, apitest.RS256(apitest.NewKey(t, "unknown")), nil)
 	limited := 0
-	for range 4 * authFailuresBurst {
+	for range 4 * auth.FailuresBurst {
 		if b.do(forged, "GET", "/v1/operations", "").status == http.StatusTooManyRequests {
 			limited++
 		}

@@ -30,10 +30,6 @@ const (
 	headerTimeout  = 10 * time.Second
 	idleTimeout    = 2 * time.Minute // longer than proxies keep connections for reuse
 	maxHeaderBytes = 64 << 10        // a token with many groups has some thousand
-
-	// The rate of failed authentications per IP address, and their burst.
-	authFailuresPerSecond = 5
-	authFailuresBurst     = 20
 )
 
 // Operations are the operations that a server gives access to.
@@ -78,8 +74,8 @@ type Server struct {
 	router             *router
 	lifecycle          *lifecycle
 	metrics            *metrics
-	principalLimiter   *keyedLimiter // limits requests, by principal
-	authFailureLimiter *keyedLimiter // limits failed authentications, by IP address
+	principalLimiter   *auth.Limiter // limits requests, by principal
+	authFailureLimiter *auth.Limiter // limits failed authentications, by IP address
 	watches            *watches
 	plans              *slots
 	recheckInterval    time.Duration // how often the tokens of open streams are checked again
@@ -104,8 +100,8 @@ func New(o Options) *Server {
 	}
 	s := &Server{
 		options: o, log: o.Log, router: newRouter(routes()),
-		principalLimiter:   newKeyedLimiter(o.PerSecond, o.Burst),
-		authFailureLimiter: newKeyedLimiter(authFailuresPerSecond, authFailuresBurst),
+		principalLimiter:   auth.NewLimiter(o.PerSecond, o.Burst),
+		authFailureLimiter: auth.NewLimiter(auth.FailuresPerSecond, auth.FailuresBurst),
 		watches:            newWatches(o.Operations),
 		plans:              newSlots(),
 		recheckInterval:    recheckInterval,

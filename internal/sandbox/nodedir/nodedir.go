@@ -18,6 +18,9 @@ import (
 // belongs to the sandbox is in the hidden folder .sandbox of it.
 type Dir string
 
+// KubeletLabel is on a node whose kubelet lives; without it the kubelet is dead.
+const KubeletLabel = "sandbox.ebb/kubelet"
+
 // Of returns the directory of a node of the sandbox in the given directory.
 func Of(sandbox, node string) Dir { return Dir(filepath.Join(sandbox, "nodes", node)) }
 
@@ -52,6 +55,9 @@ func (d Dir) Archives() string { return d.File("apt", "archives") }
 
 // Journal returns the file of the commands that ran on the node: one a line, time first.
 func (d Dir) Journal() string { return d.File("journal.log") }
+
+// KubeletLog returns the file of what the kubelet has written.
+func (d Dir) KubeletLog() string { return d.File("kubelet.log") }
 
 // Commands returns the commands of the journal, oldest first; none when there is no
 // journal yet.
@@ -102,6 +108,7 @@ type Faults struct {
 	Exit         int           `json:"exit,omitempty"`         // kubeadm upgrade fails with it
 	Hang         bool          `json:"hang,omitempty"`         // kubeadm upgrade does not end while this is set
 	Slow         time.Duration `json:"slow,omitempty"`         // added to ScriptDelay
+	KubeletDies  string        `json:"kubeletDies,omitempty"`  // the kubelet ends with this line when it is started
 	DiskFull     bool          `json:"diskFull,omitempty"`     // df reports next to no space
 	SudoPassword bool          `json:"sudoPassword,omitempty"` // sudo asks for a password
 	AptLocked    bool          `json:"aptLocked,omitempty"`    // another process holds the package manager's lock

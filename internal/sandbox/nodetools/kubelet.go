@@ -2,8 +2,11 @@ package nodetools
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -25,8 +28,15 @@ func kubelet(n node, args []string) int {
 
 // startKubelet does what the first status of a new kubelet does: it reports its
 // version and that it is not ready yet. The simulated kubelet makes the node
-// Ready half a second later.
+// Ready half a second later. One that dies reports nothing, and its node's Ready is
+// Unknown at once, not after the 40 s that the node controller would take.
 func (n node) startKubelet() error {
+	if n.faults.KubeletDies != "" {
+		return n.dyingKubelet()
+	}
+	if err := n.setKubeletLabel("running"); err != nil {
+		return err
+	}
 	version, err := n.version("kubelet")
 	if err != nil {
 		return err
@@ -34,6 +44,45 @@ func (n node) startKubelet() error {
 	status := notReady("KubeletNotReady", "container runtime status check may not have completed yet")
 	status["nodeInfo"] = map[string]any{"kubeletVersion": "v" + version}
 	return n.report(status)
+}
+
+func (n node) dyingKubelet() error {
+	log, err := os.OpenFile(n.KubeletLog(), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(log, n.faults.KubeletDies)
+	if err = errors.Join(err, log.Close(), n.setKubeletLabel(nil)); err != nil {
+		return err
+	}
+	status := notReady("NodeStatusUnknown", "Kubelet stopped posting node status.")
+	status["conditions"].([]any)[0].(map[string]any)["status"] = "Unknown"
+	return n.report(status)
+}
+
+// setKubeletLabel has the node's kubelet simulated, or with nil no more.
+func (n node) setKubeletLabel(value any) error {
+	c, err := n.api(n.info.Kubelet)
+	if err != nil {
+		return err
+	}
+	code, body, err := c.call(http.MethodPatch, "/api/v1/nodes/"+n.info.Name, map[string]any{
+		"metadata": map[string]any{"labels": map[string]any{nodedir.KubeletLabel: value}},
+	})
+	if err == nil && code != http.StatusOK && code != http.StatusNotFound {
+		err = fmt.Errorf("label node %s: HTTP %d: %s", n.info.Name, code, body)
+	}
+	return err
+}
+
+// journalctl prints what the kubelet has written.
+func journalctl(n node, _ []string) int {
+	log, err := os.ReadFile(n.KubeletLog())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fail("journalctl", err)
+	}
+	fmt.Print(string(log))
+	return 0
 }
 
 func notReady(reason, message string) map[string]any {

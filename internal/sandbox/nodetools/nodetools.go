@@ -26,6 +26,7 @@ var tools = map[string]tool{
 	"df":          df,
 	"systemctl":   systemctl,
 	"systemd-run": noSystemd,
+	"journalctl":  journalctl,
 	"apt-get":     aptGet,
 	"apt-cache":   aptCache,
 	"apt-mark":    aptMark,
@@ -40,7 +41,7 @@ var tools = map[string]tool{
 }
 
 // unrecorded tools change nothing and are not worth a line in the journal.
-var unrecorded = map[string]bool{"sudo": true, "cat": true, "df": true, "apt-config": true, "dpkg-query": true, "systemd-run": true}
+var unrecorded = map[string]bool{"sudo": true, "cat": true, "df": true, "apt-config": true, "dpkg-query": true, "systemd-run": true, "journalctl": true}
 
 // Names returns the names of all programs, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(tools)) }

@@ -19,17 +19,10 @@ import (
 
 // No worker is there when a node's script ends, nor when its deadline passes.
 func TestScriptThatEndedWhileNobodyFollowedItIsASuccess(t *testing.T) {
-	bed, err := testbed.Start(t.Context(), testbed.Options{
-		Dir: t.TempDir(), UIPort: -1, Sandbox: sandbox.Options{ControlPlanes: 1, Workers: 1},
-		Edit: func(c *config.Cluster) { c.Upgrade.NodeTimeout = config.Duration(25 * time.Second) },
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, bed.Stop()) })
-	_, err = bed.Worker(t.Context())
-	require.NoError(t, err)
+	bed := ownBed(t, 1, func(c *config.Cluster) { c.Upgrade.NodeTimeout = config.Duration(25 * time.Second) })
 	require.NoError(t, bed.Sandbox.Machine("w1").SlowScript(5*time.Second))
 	const id = "upgrade-late"
-	_, _, err = bed.Ops.Start(t.Context(), ops.Request{ID: id, Kind: operation.KindUpgrade, Cluster: testbed.ClusterName, Route: version.Route{Target: "1.37.2"}})
+	_, _, err := bed.Ops.Start(t.Context(), ops.Request{ID: id, Kind: operation.KindUpgrade, Cluster: testbed.ClusterName, Route: version.Route{Target: "1.37.2"}})
 	require.NoError(t, err)
 	require.NoError(t, testbed.WaitForOperation(t.Context(), bed.Ops, id, func(o ops.Operation) bool {
 		return phase(o, "w1") == operation.PhaseUpgrading && o.Live["w1"].Output != ""
@@ -46,6 +39,20 @@ func TestScriptThatEndedWhileNobodyFollowedItIsASuccess(t *testing.T) {
 	require.Equal(t, ops.Done, end.State, text(end))
 	require.NoError(t, bed.Verify(t.Context(), testbed.AllAt("1.37.2"), testbed.InState(clusterstate.Running), testbed.OnlyCordoned(),
 		testbed.Ran("w1", "kubeadm upgrade node", 1)))
+}
+
+// ownBed is a test bed of this test's own, with one control plane, so many workers, and a
+// worker process.
+func ownBed(t *testing.T, workers int, edit func(*config.Cluster)) *testbed.Bed {
+	t.Helper()
+	bed, err := testbed.Start(t.Context(), testbed.Options{
+		Dir: t.TempDir(), UIPort: -1, Sandbox: sandbox.Options{ControlPlanes: 1, Workers: workers}, Edit: edit,
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, bed.Stop()) })
+	_, err = bed.Worker(t.Context())
+	require.NoError(t, err)
+	return bed
 }
 
 // scriptDeadline is the deadline of the script that the workflow of a node runs now.

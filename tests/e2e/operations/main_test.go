@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -125,6 +126,15 @@ func webHosts(t *testing.T) []string {
 	t.Helper()
 	found, err := shared.NodesOf(t.Context(), "web")
 	require.NoError(t, err)
+	if len(found) < 2 { // earlier drains have left all of them on one node: made anew, they spread
+		require.NoError(t, shared.Sandbox.Client().CoreV1().Pods(sandbox.Namespace).DeleteCollection(t.Context(), meta.DeleteOptions{},
+			meta.ListOptions{LabelSelector: "app=web"}))
+		require.NoError(t, testbed.Poll(t.Context(), func() (bool, error) {
+			found, err = shared.NodesOf(t.Context(), "web")
+			return err == nil && len(found) >= 2 && !slices.Contains(found, ""), err // "": one of them has no node yet
+		}))
+		verify(t, testbed.AllAvailable())
+	}
 	require.GreaterOrEqual(t, len(found), 2)
 	return found
 }

@@ -3,6 +3,7 @@ package operations
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"ebb/internal/clusterstate"
 	"ebb/internal/config"
+	"ebb/internal/natural"
 	"ebb/internal/operation"
 	"ebb/internal/ops"
 	"ebb/internal/testbed"
@@ -385,4 +387,79 @@ func TestScaleDownRemovesNodesWhileABudgetBlocksForAWhile(t *testing.T) {
 	verify(t, testbed.Removed(leaving...))
 	require.Len(t, nodes(t), 4)
 	untouched(t)
+}
+
+// workersLeft are the names of workers that are in the cluster, the last three.
+func workersLeft(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	for _, n := range nodes(t) {
+		if strings.HasPrefix(n.Name, "w") {
+			names = append(names, n.Name)
+		}
+	}
+	names = natural.Sorted(names)
+	require.GreaterOrEqual(t, len(names), 3)
+	return names[len(names)-3:]
+}
+
+func marked(t *testing.T, name string) bool {
+	t.Helper()
+	node, err := shared.Sandbox.Client().CoreV1().Nodes().Get(t.Context(), name, meta.GetOptions{})
+	require.NoError(t, err)
+	return node.Annotations["ebb/cordoned-by"] != ""
+}
+
+func TestUncordonGivesBackWhatADrainTook(t *testing.T) {
+	left := workersLeft(t)
+	drained, byHand := left[:2], left[2]
+	end := finish(t, begin(t, ops.Request{Kind: operation.KindDrain, Nodes: drained}))
+	require.Equal(t, ops.Done, end.State, text(end))
+	operatorCordons(t, byHand, true)
+	t.Cleanup(func() { operatorCordons(t, byHand, false) })
+	verify(t, testbed.OnlyCordoned(left...))
+
+	end = finish(t, begin(t, ops.Request{Kind: operation.KindUncordon, Nodes: left}))
+	require.Equal(t, ops.Refused, end.State, text(end))
+	require.Contains(t, end.Message, byHand+": cordoned by somebody else, not by Ebb; ask them, then use kubectl uncordon "+byHand)
+	verify(t, testbed.OnlyCordoned(left...), testbed.InState(clusterstate.Running))
+
+	operatorCordons(t, byHand, false)
+	end = finish(t, begin(t, ops.Request{Kind: operation.KindUncordon, Nodes: left}))
+	require.Equal(t, ops.Done, end.State, text(end))
+	require.JSONEq(t, fmt.Sprintf(`{"uncordoned":["%s","%s"],"skipped":["%s"]}`, drained[0], drained[1], byHand), string(end.Result))
+	require.False(t, marked(t, drained[0]))
+	untouched(t)
+}
+
+func TestKubectlUncordonIsUnderstood(t *testing.T) {
+	node := workersLeft(t)[1]
+	end := finish(t, begin(t, ops.Request{Kind: operation.KindDrain, Nodes: []string{node}}))
+	require.Equal(t, ops.Done, end.State, text(end))
+	operatorCordons(t, node, false)
+	operatorCordons(t, node, true)
+	t.Cleanup(func() { operatorCordons(t, node, false) })
+	require.True(t, marked(t, node), "kubectl knows nothing of the mark")
+
+	end = finish(t, begin(t, ops.Request{Kind: operation.KindUncordon, Nodes: []string{node}}))
+	require.Equal(t, ops.Refused, end.State, text(end))
+	require.Contains(t, end.Message, node+": cordoned by somebody else")
+	require.False(t, marked(t, node), "the mark is removed")
+	verify(t, testbed.OnlyCordoned(node))
+	operatorCordons(t, node, false)
+
+	forbid(t)
+	host := webHosts(t)[0]
+	running := begin(t, ops.Request{Kind: operation.KindDrain, Nodes: []string{host}})
+	until(t, running, blocked)
+	operatorCordons(t, host, false)
+	operatorCordons(t, host, true)
+	t.Cleanup(func() { operatorCordons(t, host, false); untouched(t) })
+	if err := shared.Ops.Cancel(t.Context(), running); err != nil {
+		require.ErrorContains(t, err, "over") // it has seen the uncordon, and ended by itself
+	}
+	end = finish(t, running)
+	require.True(t, end.RolledBack, text(end))
+	verify(t, testbed.OnlyCordoned(host), testbed.InState(clusterstate.Running))
+	require.False(t, marked(t, host), "no mark of an operation that is over")
 }

@@ -173,7 +173,7 @@ func recoverCluster(ctx context.Context, id string) error {
 func settle(t *testing.T) {
 	t.Helper()
 	if state(t) == clusterstate.Alert {
-		require.NoError(t, recoverCluster(t.Context(), "race-settle"))
+		require.NoError(t, recoverCluster(context.WithoutCancel(t.Context()), "race-settle")) // also when the test is over
 	}
 }
 

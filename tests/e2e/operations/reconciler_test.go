@@ -18,7 +18,7 @@ var triggerNow = client.ScheduleTriggerOptions{Overlap: enumspb.SCHEDULE_OVERLAP
 
 func state(t *testing.T) clusterstate.State {
 	t.Helper()
-	record, err := shared.Record(t.Context())
+	record, err := shared.Record(context.WithoutCancel(t.Context())) // also when the test is over
 	require.NoError(t, err)
 	return record.State
 }

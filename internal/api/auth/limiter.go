@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"sync"
@@ -7,11 +7,17 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// keyedLimiter has a rate limit for each key.
-type keyedLimiter struct {
+// The rate of failed authentications per IP address, and their burst.
+const (
+	FailuresPerSecond = 5
+	FailuresBurst     = 20
+)
+
+// Limiter has a rate limit for each key.
+type Limiter struct {
 	perSecond rate.Limit
 	burst     int
-	now       func() time.Time
+	Now       func() time.Time
 
 	mu       sync.Mutex
 	limiters map[string]*rate.Limiter
@@ -20,15 +26,16 @@ type keyedLimiter struct {
 // maxKeys limits the number of keys that are remembered.
 const maxKeys = 10_000
 
-func newKeyedLimiter(perSecond, burst int) *keyedLimiter {
-	return &keyedLimiter{perSecond: rate.Limit(perSecond), burst: burst, now: time.Now, limiters: map[string]*rate.Limiter{}}
+// NewLimiter returns a Limiter of so many events of each key per second, and so many at once.
+func NewLimiter(perSecond, burst int) *Limiter {
+	return &Limiter{perSecond: rate.Limit(perSecond), burst: burst, Now: time.Now, limiters: map[string]*rate.Limiter{}}
 }
 
-// allow reports whether an event of a key may happen now.
-func (l *keyedLimiter) allow(key string) bool {
+// Allow reports whether an event of a key may happen now.
+func (l *Limiter) Allow(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.now()
+	now := l.Now()
 	one, ok := l.limiters[key]
 	if !ok {
 		if len(l.limiters) >= maxKeys {
@@ -43,7 +50,7 @@ func (l *keyedLimiter) allow(key string) bool {
 // forget removes the keys whose limit is not used at present, which makes no difference
 // to them. If there are none it removes all: then requests come from too many addresses
 // for a limit by address.
-func (l *keyedLimiter) forget(now time.Time) {
+func (l *Limiter) forget(now time.Time) {
 	for key, one := range l.limiters {
 		if one.TokensAt(now) >= float64(l.burst) {
 			delete(l.limiters, key)

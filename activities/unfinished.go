@@ -1,0 +1,55 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+
+	core "k8s.io/api/core/v1"
+
+	"ebb/internal/clusterstate"
+)
+
+// UnfinishedResult says whether the cordon is the operation's own now.
+type UnfinishedResult struct {
+	Ours bool `json:"ours"`
+}
+
+// LeaveCordoned notes on a node that its upgrade leaves it cordoned, for whoever starts
+// the upgrade again. A node that bears no cordon of this operation is left as it is.
+func (a *Activities) LeaveCordoned(ctx context.Context, in NodeInput) (UnfinishedResult, error) {
+	return a.markUnfinished(ctx, in, func(n *core.Node) map[string]any {
+		if !n.Spec.Unschedulable || n.Annotations[clusterstate.AnnotationCordonedBy] != in.Operation {
+			return nil
+		}
+		return map[string]any{clusterstate.AnnotationUnfinished: in.Operation}
+	})
+}
+
+// TakeCordonOver makes the cordon with which an earlier upgrade has left a node this
+// operation's own. A node without one, which somebody has uncordoned, is left as it is.
+func (a *Activities) TakeCordonOver(ctx context.Context, in NodeInput) (UnfinishedResult, error) {
+	return a.markUnfinished(ctx, in, func(n *core.Node) map[string]any {
+		if !n.Spec.Unschedulable || n.Annotations[clusterstate.AnnotationUnfinished] == "" {
+			return nil
+		}
+		return map[string]any{clusterstate.AnnotationCordonedBy: in.Operation}
+	})
+}
+
+// markUnfinished writes the annotations that mark returns; nil writes nothing.
+func (a *Activities) markUnfinished(ctx context.Context, in NodeInput, mark func(*core.Node) map[string]any) (UnfinishedResult, error) {
+	c, err := a.Clusters.Get(ctx, in.Cluster)
+	if err != nil {
+		return UnfinishedResult{}, err
+	}
+	done, err := editNode(ctx, c, in.Node, func(n *core.Node) map[string]any {
+		if annotations := mark(n); annotations != nil {
+			return map[string]any{"metadata": map[string]any{"annotations": annotations}}
+		}
+		return nil
+	})
+	if err != nil {
+		return UnfinishedResult{}, fmt.Errorf("mark node %s: %w", in.Node, err)
+	}
+	return UnfinishedResult{Ours: done}, nil
+}
