@@ -42,9 +42,10 @@ func TestScriptThatEndedWhileNobodyFollowedItIsASuccess(t *testing.T) {
 }
 
 // ownBed is a test bed of this test's own, with one control plane, so many workers, and a
-// worker process.
+// worker process. Tests that have one run beside each other, after all others.
 func ownBed(t *testing.T, workers int, edit func(*config.Cluster)) *testbed.Bed {
 	t.Helper()
+	t.Parallel()
 	bed, err := testbed.Start(t.Context(), testbed.Options{
 		Dir: t.TempDir(), UIPort: -1, Sandbox: sandbox.Options{ControlPlanes: 1, Workers: workers}, Edit: edit,
 	})
