@@ -2,6 +2,7 @@ package operations
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,6 +43,20 @@ func reconciliations(t *testing.T) (runs []string) {
 		runs = append(runs, action.StartWorkflowResult.WorkflowID)
 	}
 	return runs
+}
+
+// reconcileOnce has the reconciler look at the cluster, and waits until it has.
+func reconcileOnce(t *testing.T) {
+	t.Helper()
+	before := reconciliations(t)
+	handle := shared.Client.ScheduleClient().GetHandle(t.Context(), workers.ReconcilerID(testbed.ClusterName))
+	require.NoError(t, handle.Trigger(t.Context(), triggerNow))
+	var fresh []string
+	require.NoError(t, testbed.Poll(t.Context(), func() (bool, error) {
+		fresh = slices.DeleteFunc(reconciliations(t), func(run string) bool { return slices.Contains(before, run) })
+		return len(fresh) > 0, nil
+	}))
+	require.NoError(t, shared.Client.GetWorkflow(t.Context(), fresh[len(fresh)-1], "").Get(t.Context(), nil))
 }
 
 // alone keeps the worker's own reconciler, which looks at a cluster in Alert every

@@ -13,10 +13,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	core "k8s.io/api/core/v1"
 	rbac "k8s.io/api/rbac/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 
+	"ebb/internal/cluster"
 	"ebb/internal/clusterstate"
 	"ebb/internal/config"
 	"ebb/internal/operation"
@@ -197,6 +199,7 @@ func reconcile(t *testing.T) {
 	}
 }
 
+// A node that is down keeps the cluster in Alert.
 func TestFailedUpgradeThatChangedNothingRecovers(t *testing.T) {
 	cp1 := shared.Sandbox.Machine("cp1")
 	require.NoError(t, cp1.FailScript(1))
@@ -205,6 +208,17 @@ func TestFailedUpgradeThatChangedNothingRecovers(t *testing.T) {
 	require.Equal(t, ops.Failed, end.State, text(end))
 	verify(t, testbed.InState(clusterstate.Alert), testbed.TargetIs(to))
 	require.NoError(t, cp1.HealScript())
+
+	w2 := shared.Sandbox.Machine("w2")
+	require.NoError(t, w2.SetPower(t.Context(), false))
+	t.Cleanup(func() { require.NoError(t, w2.SetPower(context.Background(), true)) })
+	reconcileOnce(t)
+	verify(t, testbed.InState(clusterstate.Alert), testbed.TargetIs(to))
+
+	require.NoError(t, w2.SetPower(t.Context(), true))
+	require.NoError(t, testbed.Poll(t.Context(), func() (bool, error) {
+		return !slices.ContainsFunc(nodes(t), func(n core.Node) bool { return !cluster.NodeReady(&n) }), nil
+	}))
 	reconcile(t)
 	verify(t, testbed.TargetIs(""))
 	untouched(t)
