@@ -209,13 +209,13 @@ func TestFailedUpgradeThatChangedNothingRecovers(t *testing.T) {
 	verify(t, testbed.InState(clusterstate.Alert), testbed.TargetIs(to))
 	require.NoError(t, cp1.HealScript())
 
-	w2 := shared.Sandbox.Machine("w2")
-	require.NoError(t, w2.SetPower(t.Context(), false))
-	t.Cleanup(func() { require.NoError(t, w2.SetPower(context.Background(), true)) })
+	worker := shared.Sandbox.Machine(workersLeft(t)[0])
+	require.NoError(t, worker.SetPower(t.Context(), false))
+	t.Cleanup(func() { require.NoError(t, worker.SetPower(context.Background(), true)) })
 	reconcileOnce(t)
 	verify(t, testbed.InState(clusterstate.Alert), testbed.TargetIs(to))
 
-	require.NoError(t, w2.SetPower(t.Context(), true))
+	require.NoError(t, worker.SetPower(t.Context(), true))
 	require.NoError(t, testbed.Poll(t.Context(), func() (bool, error) {
 		return !slices.ContainsFunc(nodes(t), func(n core.Node) bool { return !cluster.NodeReady(&n) }), nil
 	}))
