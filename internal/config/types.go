@@ -130,11 +130,12 @@ type Scale struct {
 const (
 	ScriptKubeadmApt    = "kubeadm-apt"
 	ScriptKubeadmBundle = "kubeadm-bundle"
+	ScriptCKSISO        = "cks-iso"
 )
 
 // Upgrade are the settings of an upgrade.
 type Upgrade struct {
-	Script            string   `yaml:"script,omitempty"`            // kubeadm-apt (default), kubeadm-bundle, or a path on the worker
+	Script            string   `yaml:"script,omitempty"`            // kubeadm-apt (default), kubeadm-bundle, cks-iso, or a path on the worker
 	KubeadmFlags      []string `yaml:"kubeadmFlags,omitempty"`      // added to kubeadm upgrade apply and, those that it knows, to node
 	KubeadmApplyFlags []string `yaml:"kubeadmApplyFlags,omitempty"` // added to kubeadm upgrade apply only
 	KubeadmNodeFlags  []string `yaml:"kubeadmNodeFlags,omitempty"`  // added to kubeadm upgrade node only

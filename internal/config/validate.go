@@ -250,7 +250,7 @@ func (v validator) words(key string, flags []string) {
 }
 
 func (v validator) script(name string) {
-	known := []string{ScriptKubeadmApt, ScriptKubeadmBundle}
+	known := []string{ScriptKubeadmApt, ScriptKubeadmBundle, ScriptCKSISO}
 	if name != "" && !slices.Contains(known, name) {
 		v.errorf("script", "must be %s, or a path with a /, not %q%s", strings.Join(known, ", "), shorten(name), didYouMean(name, known))
 	}

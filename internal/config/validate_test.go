@@ -48,7 +48,7 @@ func TestValidate(t *testing.T) {
 		"gracePeriod":       {func(c *Cluster) { c.Drain.GracePeriod = &minusTwo }, []string{"clusters[0].drain.gracePeriod: must be seconds, or -1 for each pod's own, not -2"}},
 		"parallel":          {func(c *Cluster) { c.Drain.Parallel = -1 }, []string{"clusters[0].drain.parallel: must be 1 or more, not -1"}},
 		"scale":             {func(c *Cluster) { c.Scale = Scale{Attempts: -1, MaxParallel: -1, MinWorkers: -1} }, []string{"clusters[0].scale.attempts: must be 1 or more, not -1", "clusters[0].scale.maxParallel: must be 1 or more, not -1", "clusters[0].scale.minWorkers: must be 1 or more, not -1"}},
-		"script":            {func(c *Cluster) { c.Upgrade.Script = "kubeadm-atp" }, []string{`clusters[0].upgrade.script: must be kubeadm-apt, kubeadm-bundle, or a path with a /, not "kubeadm-atp", did you mean "kubeadm-apt"?`}},
+		"script":            {func(c *Cluster) { c.Upgrade.Script = "kubeadm-atp" }, []string{`clusters[0].upgrade.script: must be kubeadm-apt, kubeadm-bundle, cks-iso, or a path with a /, not "kubeadm-atp", did you mean "kubeadm-apt"?`}},
 		"script path":       {func(c *Cluster) { c.Upgrade.Script = "./up.sh" }, nil},
 		"flags":             {func(c *Cluster) { c.Upgrade.KubeadmFlags = []string{"--a", "--b c", ""} }, []string{"clusters[0].upgrade.kubeadmFlags[1]: must be one word: the script gets the flags separated by spaces", "clusters[0].upgrade.kubeadmFlags[2]: must be one word: the script gets the flags separated by spaces"}},
 		"flags of a command": {func(c *Cluster) {

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,7 +24,7 @@ import (
 )
 
 func TestLoad(t *testing.T) {
-	require.Equal(t, []string{"kubeadm-apt", "kubeadm-bundle"}, Names())
+	require.Equal(t, []string{"cks-iso", "kubeadm-apt", "kubeadm-bundle"}, Names())
 	for _, name := range Names() {
 		script, err := Load(name)
 		require.NoError(t, err)
@@ -36,10 +37,10 @@ func TestLoad(t *testing.T) {
 	require.Equal(t, "true\n", string(script))
 
 	_, err = Load("kubeadm-yum")
-	require.ErrorContains(t, err, "kubeadm-apt, kubeadm-bundle")
+	require.ErrorContains(t, err, "cks-iso, kubeadm-apt, kubeadm-bundle")
 	_, err = Load("/nonexistent/upgrade.sh")
 	require.ErrorIs(t, err, os.ErrNotExist)
-	require.ErrorContains(t, err, "kubeadm-apt, kubeadm-bundle")
+	require.ErrorContains(t, err, "cks-iso, kubeadm-apt, kubeadm-bundle")
 }
 
 func TestSyntax(t *testing.T) {
@@ -64,8 +65,8 @@ type machine struct {
 
 // TestMain is also each of the node's programs, by the name that it is called with.
 func TestMain(m *testing.M) {
-	if name := filepath.Base(os.Args[0]); slices.Contains(nodetools.Names(), name) {
-		os.Exit(nodetools.Main(name, os.Args[1:]))
+	if name, args := nodetools.Named(os.Args); slices.Contains(nodetools.Names(), name) {
+		os.Exit(nodetools.Main(name, args))
 	}
 	os.Exit(m.Run())
 }
@@ -157,12 +158,8 @@ func writeProgram(t *testing.T, path, body string) {
 func (m *machine) run(script, phase, role string) (code int, output string, calls []string) {
 	m.t.Helper()
 	require.NoError(m.t, nodedir.Unmark(m.node.Journal()))
-	cmd := exec.CommandContext(context.Background(), "sh", script+".sh")
-	cmd.Env = []string{"EBB_PHASE=" + phase, "EBB_ROLE=" + role}
-	for name, value := range m.env {
-		cmd.Env = append(cmd.Env, name+"="+value)
-	}
-	out, err := cmd.CombinedOutput()
+	m.env["EBB_PHASE"], m.env["EBB_ROLE"] = phase, role
+	out, err := m.command(script).CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil {
 		require.True(m.t, errors.As(err, &exit), "%v", err)
@@ -174,8 +171,33 @@ func (m *machine) run(script, phase, role string) (code int, output string, call
 	return code, string(out), m.calls()
 }
 
+// command is a run of a shipped script.
+func (m *machine) command(script string) *exec.Cmd {
+	cmd := exec.CommandContext(context.Background(), "sh", script+".sh")
+	for name, value := range m.env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	return cmd
+}
+
+// start starts a shipped script in a process group of its own.
+func (m *machine) start(script string) *exec.Cmd {
+	m.t.Helper()
+	cmd := m.command(script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	require.NoError(m.t, cmd.Start())
+	return cmd
+}
+
+// stop stops a script as Ebb does when it is out of time, and waits for its end.
+func (m *machine) stop(cmd *exec.Cmd) {
+	m.t.Helper()
+	require.NoError(m.t, syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM))
+	require.Error(m.t, cmd.Wait())
+}
+
 var (
-	reading  = regexp.MustCompile(`^(apt-cache|dpkg-deb|kubelet --version|kubeadm version|kubeadm config images list)`)
+	reading  = regexp.MustCompile(`^(apt-cache|dpkg-deb|kubelet --version|kubeadm version|kubeadm config images list|kubectl version)`)
 	settings = regexp.MustCompile(` -o \S+`) // of apt-get
 )
 
@@ -184,8 +206,11 @@ func (m *machine) calls() []string {
 	require.NoError(m.t, err)
 	var calls []string
 	for _, command := range commands {
+		if strings.HasPrefix(command, "apt-get ") {
+			command = settings.ReplaceAllString(command, "")
+		}
 		if !reading.MatchString(command) {
-			calls = append(calls, settings.ReplaceAllString(command, ""))
+			calls = append(calls, command)
 		}
 	}
 	return calls

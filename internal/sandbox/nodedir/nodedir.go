@@ -53,6 +53,9 @@ func (d Dir) Sources() string { return d.File("apt", "sources.list.d") }
 // Archives returns apt's cache of downloaded packages.
 func (d Dir) Archives() string { return d.File("apt", "archives") }
 
+// Opt returns the directory that is /opt on the node.
+func (d Dir) Opt(elem ...string) string { return d.File(append([]string{"opt"}, elem...)...) }
+
 // Journal returns the file of the commands that ran on the node: one a line, time first.
 func (d Dir) Journal() string { return d.File("journal.log") }
 
@@ -95,6 +98,10 @@ type Info struct {
 	Kubelet      KeyPair       `json:"kubelet"`
 	Admin        KeyPair       `json:"admin"` // control planes only, like /etc/kubernetes/admin.conf
 	ScriptDelay  time.Duration `json:"scriptDelay"`
+
+	CKS        bool   `json:"cks,omitempty"`        // laid out as CloudStack's Kubernetes service does, with its programs in /opt/bin
+	Kubectl    string `json:"kubectl,omitempty"`    // CKS: path of the real one
+	Kubeconfig string `json:"kubeconfig,omitempty"` // CKS: what a control plane has as /etc/kubernetes/admin.conf
 }
 
 // KeyPair are the PEM files of a client certificate.
@@ -114,6 +121,7 @@ type Faults struct {
 	AptLocked    bool          `json:"aptLocked,omitempty"`    // another process holds the package manager's lock
 	MirrorDown   bool          `json:"mirrorDown,omitempty"`   // the package repositories cannot be reached
 	KeyExpired   bool          `json:"keyExpired,omitempty"`   // the key that signs the repositories has expired
+	CoreDNS      bool          `json:"coreDNS,omitempty"`      // kubeadm upgrade apply finds plugins of CoreDNS that it does not know
 	HeldBack     bool          `json:"heldBack,omitempty"`     // what the next kubelet depends on is held at an older version
 }
 
@@ -134,10 +142,10 @@ func (d Dir) Create(info Info, version, program string, names []string) error {
 	return d.Restore(info.MachineID, version)
 }
 
-// Restore takes all faults back and gives the node its first machine ID and the
-// packages of a Kubernetes version.
+// Restore takes all faults back, empties the drive, and gives the node its first machine
+// ID and the packages of a Kubernetes version.
 func (d Dir) Restore(machineID, version string) error {
-	return errors.Join(d.WriteFaults(Faults{}), d.WriteMachineID(machineID), d.initPackages(version))
+	return errors.Join(d.WriteFaults(Faults{}), d.WriteDrive(Drive{}), d.WriteMachineID(machineID), d.initPackages(version))
 }
 
 // Info reads what the node knows of itself.

@@ -34,6 +34,9 @@ func (n node) version(pkg string) (string, error) {
 	if as := os.Getenv(versionVariable); as != "" {
 		return as, nil
 	}
+	if n.info.CKS {
+		return n.optVersion(pkg)
+	}
 	p, err := n.Packages()
 	if err != nil {
 		return "", err
@@ -58,7 +61,7 @@ func kubeadm(n node, args []string) int {
 		return configImages(n, words, flags, version)
 	case "upgrade apply":
 		if err = checkFlags(flags, slices.Concat(upgradeFlags, applyFlags)); err == nil {
-			err = n.apply(version, words)
+			err = n.apply(version, words, flags["ignore-preflight-errors"])
 		}
 	case "upgrade node":
 		if err = checkFlags(flags, upgradeFlags); err == nil {
@@ -158,8 +161,9 @@ func pullImage(_ node, args []string) int {
 	return 0
 }
 
-// apply upgrades the cluster's own version and this control plane.
-func (n node) apply(version string, words []string) error {
+// apply upgrades the cluster's own version and this control plane. ignored are the checks
+// whose errors are not.
+func (n node) apply(version string, words []string, ignored string) error {
 	if !n.info.ControlPlane {
 		return errors.New(`couldn't create a Kubernetes client from file "/etc/kubernetes/admin.conf": failed to load admin kubeconfig: open /etc/kubernetes/admin.conf: no such file or directory`)
 	}
@@ -177,6 +181,9 @@ func (n node) apply(version string, words []string) error {
 	if err := checkTarget(cluster, target, version); err != nil {
 		return err
 	}
+	if n.faults.CoreDNS && !strings.Contains(ignored, coreDNSCheck) {
+		return preflightError(coreDNSCheck, "there are unsupported plugins in the CoreDNS Corefile")
+	}
 	if err := n.runPhase("[upgrade/staticpods] Waiting for the kubelet to restart the component"); err != nil {
 		return err
 	}
@@ -185,6 +192,15 @@ func (n node) apply(version string, words []string) error {
 	}
 	fmt.Printf("[upgrade] SUCCESS! A control plane node of your cluster was upgraded to %q.\n\n[upgrade] Now please proceed with upgrading the rest of the nodes by following the right order.\n", target)
 	return nil
+}
+
+// coreDNSCheck is the check of the plugins of CoreDNS.
+const coreDNSCheck = "CoreDNSUnsupportedPlugins"
+
+// preflightError prints what a check has found and returns the error of kubeadm.
+func preflightError(check, found string) error {
+	fmt.Fprintf(os.Stderr, "[preflight] Some fatal errors occurred:\n\t[ERROR %s]: %s\n", check, found)
+	return errors.New("error execution phase preflight: preflight checks failed; make a check non-fatal with `--ignore-preflight-errors=...`")
 }
 
 // checkTarget returns the error with which kubeadm refuses a target version.
@@ -256,8 +272,7 @@ func (n node) runPhase(line string) error {
 		return err
 	}
 	if n.faults.Exit != 0 {
-		fmt.Fprintf(os.Stderr, "[preflight] Some fatal errors occurred:\n\t[ERROR CoreDNSUnsupportedPlugins]: the node %s was told to fail\n", n.info.Name)
-		return &exitError{n.faults.Exit, "error execution phase preflight: preflight checks failed; make a check non-fatal with `--ignore-preflight-errors=...`"}
+		return &exitError{n.faults.Exit, preflightError("ContainerRuntime", "the node "+n.info.Name+" was told to fail").Error()}
 	}
 	return nil
 }

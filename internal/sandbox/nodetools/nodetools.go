@@ -36,12 +36,17 @@ var tools = map[string]tool{
 	"dpkg-deb":    dpkgDeb,
 	"kubeadm":     kubeadm,
 	"kubelet":     kubelet,
+	"kubectl":     kubectl,
+	"blkid":       blkid,
+	"mount":       mount,
+	"umount":      umount,
+	"eject":       eject,
 	"crictl":      pullImage,
 	"ctr":         pullImage,
 }
 
 // unrecorded tools change nothing and are not worth a line in the journal.
-var unrecorded = map[string]bool{"sudo": true, "cat": true, "df": true, "apt-config": true, "dpkg-query": true, "systemd-run": true, "journalctl": true}
+var unrecorded = map[string]bool{"sudo": true, "cat": true, "df": true, "apt-config": true, "dpkg-query": true, "systemd-run": true, "journalctl": true, "blkid": true}
 
 // Names returns the names of all programs, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(tools)) }
