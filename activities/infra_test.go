@@ -81,6 +81,34 @@ func TestDetachISOFails(t *testing.T) {
 	require.False(t, infra.Permanent(err))
 }
 
+func TestAttachISO(t *testing.T) {
+	a, server := onCloudStack(t, func(c *config.Cluster) { c.Upgrade.Script, c.Upgrade.ISO = config.ScriptCKSISO, "setup-v{version}" })
+	server.ISOs = []cloudstacktest.ISO{{ID: "iso-1", Name: "setup-v1.36.3"}, {ID: "iso-2", Name: "setup-v1.37.2"}, {ID: "iso-3", Name: "rescue"}}
+	for range 2 { // the answer to the first may be lost
+		_, err := a.AttachISO(t.Context(), AttachISOInput{Cluster: "prod", Node: nodeOne, Version: "1.37.2"})
+		require.NoError(t, err)
+	}
+	require.Equal(t, "iso-2", server.VM(vmOne).ISO, "in place of that of another version")
+	require.Len(t, server.Calls("attachIso"), 1)
+
+	detach := DetachISOInput{Cluster: "prod", Node: nodeOne, Version: "1.37.2"}
+	got, err := a.DetachISO(t.Context(), detach)
+	require.NoError(t, err)
+	require.True(t, got.Detached)
+	require.Empty(t, server.VM(vmOne).ISO)
+
+	_, err = a.AttachISO(t.Context(), AttachISOInput{Cluster: "prod", Node: nodeOne, Version: "1.38.1"})
+	requireKind(t, operation.TypeConfig, err)
+	require.ErrorContains(t, err, "attach the ISO of 1.38.1 of the machine of node w1: upgrade.iso: these keys show no ISO")
+}
+
+func TestAttachISOWithoutDrives(t *testing.T) {
+	a, _ := onCloudStack(t, func(c *config.Cluster) { c.Infrastructure = config.Infrastructure{Provider: "none"} })
+	_, err := a.AttachISO(t.Context(), AttachISOInput{Cluster: "prod", Node: nodeOne, Version: "1.37.2"})
+	requireKind(t, operation.TypeConfig, err)
+	require.ErrorContains(t, err, "the ISO of 1.37.2 cannot be attached to the machine of node w1: infrastructure.provider has to be cloudstack or exec")
+}
+
 func TestDetachISOWithoutDrives(t *testing.T) {
 	for _, provider := range []config.Infrastructure{{Provider: "none"}, {Provider: "exec", Command: []string{"/no/program"}}} {
 		a, _ := onCloudStack(t, func(c *config.Cluster) { c.Infrastructure = provider })

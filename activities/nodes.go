@@ -45,6 +45,7 @@ type UpgradeSettings struct {
 	ReadyTimeout   time.Duration `json:"readyTimeout"`
 	SteadyInterval time.Duration `json:"steadyInterval"`
 	MaxUnavailable int           `json:"maxUnavailable"` // workers at once, resolved against the cluster's workers
+	ISO            bool          `json:"iso,omitempty"`  // the script needs an ISO, which the infrastructure attaches
 }
 
 // Survey reads the nodes of a cluster and its settings.
@@ -69,14 +70,16 @@ func (a *Activities) Survey(ctx context.Context, in SurveyInput) (Survey, error)
 			MaxParallel: settings.Scale.MaxParallel, MinWorkers: settings.Scale.MinWorkers,
 			VolumeDetachTimeout: settings.Scale.VolumeDetachTimeout.D(),
 		},
-		Upgrade: upgradeSettings(settings.Upgrade, len(workers)),
+		Upgrade: upgradeSettings(settings, len(workers)),
 	}, nil
 }
 
-func upgradeSettings(u config.Upgrade, workers int) UpgradeSettings {
+func upgradeSettings(c config.Cluster, workers int) UpgradeSettings {
+	u := c.Upgrade
 	return UpgradeSettings{
 		Retries: *u.Retries, NodeTimeout: u.NodeTimeout.D(), Timeout: u.Timeout.D(),
 		ReadyTimeout: u.ReadyTimeout.D(), SteadyInterval: u.SteadyInterval.D(), MaxUnavailable: u.MaxUnavailableWorkers(workers),
+		ISO: c.AttachesISO(),
 	}
 }
 

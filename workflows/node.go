@@ -24,6 +24,17 @@ func UpgradeNode(ctx workflow.Context, in operation.UpgradeNodeInput) (operation
 	if err != nil {
 		return operation.UpgradeNodeResult{}, err
 	}
+	result, err := e.upgradeNode(ctx, in)
+	// 10. Whatever has become of it, detach the ISO.
+	if attachesISO(ctx, in.ISO) {
+		e.leaveISO(ctx, e.detachISO(ctx, in.Node, in.Target))
+	}
+	result.Warnings = e.left.bounded()
+	return result, err
+}
+
+// upgradeNode is all of it but the end.
+func (e *execution) upgradeNode(ctx workflow.Context, in operation.UpgradeNodeInput) (operation.UpgradeNodeResult, error) {
 	n := in.Node
 	// 1. Skip a node that is done.
 	now, skip, err := e.finished(ctx, n, in.Target)
@@ -31,11 +42,18 @@ func UpgradeNode(ctx workflow.Context, in operation.UpgradeNodeInput) (operation
 		return operation.UpgradeNodeResult{Skipped: skip}, nodeError(n, operation.StepCheck, err, nil)
 	}
 	e.dead = now.Unfinished && !now.Ready
-	// 2. Cordon it, unless it was.
+	// 2. Attach the ISO, when the script needs one. It was when the script fetched what it
+	// needs, which may be hours ago.
+	if attachesISO(ctx, in.ISO) {
+		if err := e.attachISO(ctx, n, in.Target); err != nil {
+			return operation.UpgradeNodeResult{}, nodeError(n, operation.StepISO, err, nil)
+		}
+	}
+	// 3. Cordon it, unless it was.
 	if err := e.cordonAgain(ctx, now); err != nil {
 		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepCordon, err)
 	}
-	// 3. Drain it, unless an upgrade before this one has, and its kubelet does not live.
+	// 4. Drain it, unless an upgrade before this one has, and its kubelet does not live.
 	if !e.dead {
 		err = e.drain(ctx, n, in.Retries+1, in.Deadline)
 	}
@@ -45,29 +63,29 @@ func UpgradeNode(ctx workflow.Context, in operation.UpgradeNodeInput) (operation
 	if err != nil {
 		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepDrain, err)
 	}
-	// 4. Run the script. From here on a cancellation waits for the end.
+	// 5. Run the script. From here on a cancellation waits for the end.
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	s := script{phase: activities.PhaseUpgrade, shown: operation.PhaseUpgrading, target: in.Target, hop: in.Hop, retries: in.Retries}
 	if err := e.runScript(ctx, s, n, scriptDeadline(ctx, in)); err != nil {
 		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepScript, err)
 	}
-	// 5. The kubelet on it has to be the new one.
+	// 6. The kubelet on it has to be the new one.
 	e.mark(ctx, n.Name, operation.PhaseVerifying, 0, "")
 	if _, err := call(overSSH(ctx, fmt.Sprintf("is the kubelet of %s at %s?", n.Name, in.Target)), act.CheckVersion,
 		activities.CheckVersionInput{Cluster: e.cluster, Node: n, Version: in.Target}); err != nil {
 		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepVersion, err)
 	}
-	// 6. A kubelet that does not live gets no pods.
+	// 7. A kubelet that does not live gets no pods.
 	if err := e.awaitKubelet(ctx, n, in); err != nil {
 		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepReady, err)
 	}
-	// 7. Uncordon it, if the cordon is ours.
+	// 8. Uncordon it, if the cordon is ours.
 	e.mark(ctx, n.Name, operation.PhaseUncordoning, 0, "")
 	if _, err := call(e.detached(ctx, "uncordon "+n.Name), act.Uncordon, e.on(n)); err != nil {
 		return operation.UpgradeNodeResult{}, e.failNode(ctx, n, operation.StepUncordon, err)
 	}
-	// 8. Wait until it is Ready and stays so, and record that it is done.
-	return operation.UpgradeNodeResult{Warnings: e.left.bounded()}, nodeError(n, operation.StepReady, e.confirm(ctx, n, in), nil)
+	// 9. Wait until it is Ready and stays so, and record that it is done.
+	return operation.UpgradeNodeResult{}, nodeError(n, operation.StepReady, e.confirm(ctx, n, in), nil)
 }
 
 // scriptDeadline is by when the script has to end. It has its whole time, however long the

@@ -58,6 +58,8 @@ type hop struct {
 	strict  bool
 	index   int // among the stops of the route
 	version version.Version
+	iso     bool          // the infrastructure attaches an ISO for the script
+	withISO []policy.Node // whose machines may have it
 	reserve time.Duration // that is left before the deadline when a node is drained: the time of its script
 	result  operation.UpgradeResult
 	back    operation.Uncordon // what became of the cordons of nodes that were not upgraded
@@ -95,6 +97,7 @@ func (h *hop) run(ctx workflow.Context) error {
 	if workflow.GetVersion(ctx, "script-has-its-own-clock", workflow.DefaultVersion, 1) == 1 {
 		h.reserve = h.survey.Upgrade.NodeTimeout
 	}
+	h.iso = attachesISO(ctx, h.survey.Upgrade.ISO)
 	h.status.Deadline = workflow.Now(ctx).Add(h.upgradeTimeout(len(nodes)))
 	if err := h.stage(ctx, unfinished); err != nil {
 		return h.notStarted(ctx, err, operation.TypeRolledBack)
@@ -111,6 +114,7 @@ func (h *hop) run(ctx workflow.Context) error {
 	if err != nil {
 		return h.stop(ctx, err, len(nodes))
 	}
+	h.leaveISO(ctx, h.detachLeft(ctx))
 	return nil
 }
 
@@ -198,8 +202,11 @@ func (e *execution) controlPlaneFaults(ctx workflow.Context, except string) ([]s
 func (h *hop) stage(ctx workflow.Context, nodes []policy.Node) error {
 	h.step(ctx, "fetching %s on %d nodes", h.version, len(nodes))
 	return each(ctx, nodes, preflightParallel, func(ctx workflow.Context, n policy.Node) error {
-		s := script{phase: activities.PhaseStage, shown: operation.PhaseStaging, target: h.version, hop: h.index, retries: h.survey.Upgrade.Retries}
-		err := h.runScript(ctx, s, n, earlier(workflow.Now(ctx).Add(h.survey.Upgrade.NodeTimeout), h.status.Deadline))
+		err := h.stageISO(ctx, n)
+		if err == nil {
+			s := script{phase: activities.PhaseStage, shown: operation.PhaseStaging, target: h.version, hop: h.index, retries: h.survey.Upgrade.Retries}
+			err = h.runScript(ctx, s, n, earlier(workflow.Now(ctx).Add(h.survey.Upgrade.NodeTimeout), h.status.Deadline))
+		}
 		if err != nil {
 			h.mark(ctx, n.Name, operation.PhaseFailed, 0, reason(err))
 			return err
@@ -241,8 +248,11 @@ func (h *hop) upgrade(ctx workflow.Context, n policy.Node) error {
 	err := workflow.ExecuteChildWorkflow(h.child(own, n), UpgradeNode, operation.UpgradeNodeInput{
 		Cluster: h.cluster, Operation: h.id, Node: n, Target: h.version, Hop: h.index,
 		Retries: h.survey.Upgrade.Retries, ReadyTimeout: h.survey.Upgrade.ReadyTimeout, Steady: h.survey.Upgrade.SteadyInterval,
-		Deadline: earlier(workflow.Now(ctx).Add(h.survey.Upgrade.NodeTimeout), h.lastDrain()), ScriptTimeout: h.reserve,
+		Deadline: earlier(workflow.Now(ctx).Add(h.survey.Upgrade.NodeTimeout), h.lastDrain()), ScriptTimeout: h.reserve, ISO: h.iso,
 	}).Get(own, &done)
+	if err == nil {
+		h.withoutISO(n)
+	}
 	h.putBack(err)
 	h.leave(ctx, done.Warnings)
 	switch {
@@ -329,6 +339,7 @@ func (h *hop) notStarted(ctx workflow.Context, cause error, kind string) error {
 	if n := len(h.result.Hops); n > 0 {
 		kind, progress.Reached = operation.TypeFailed, h.result.Hops[n-1]
 	}
+	progress.ISOAttached = h.detachLeft(ctx)
 	o := h.outcome(kind, cause)
 	o.State, o.Upgrade = h.from, progress
 	return h.fail(ctx, o)
@@ -362,6 +373,9 @@ func (h *hop) touched() bool {
 // upgrade can be started again: a late job would take it away from that one. It
 // returns the first that could not be detached.
 func (h *hop) detachISOs(ctx workflow.Context) *operation.NodeFault {
+	if h.iso {
+		return h.detachLeft(ctx)
+	}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	for _, n := range h.survey.Nodes {
 		detach := with(ctx, "detach the ISO from the machine of "+n.Name, infraTimeout, isoRetryFor, 0)

@@ -139,6 +139,7 @@ type Upgrade struct {
 	KubeadmFlags      []string `yaml:"kubeadmFlags,omitempty"`      // added to kubeadm upgrade apply and, those that it knows, to node
 	KubeadmApplyFlags []string `yaml:"kubeadmApplyFlags,omitempty"` // added to kubeadm upgrade apply only
 	KubeadmNodeFlags  []string `yaml:"kubeadmNodeFlags,omitempty"`  // added to kubeadm upgrade node only
+	ISO               string   `yaml:"iso,omitempty"`               // name or ID of the ISO that is attached to each machine; {version} in it is the target's; default with cks-iso: the infrastructure's own
 	BundleDir         string   `yaml:"bundleDir,omitempty"`         // kubeadm-bundle: directory on the node, default /opt/ebb/bundle
 	Retries           *int     `yaml:"retries,omitempty"`           // default 3: drain attempts = retries + 1; also retries of exit 75
 	NodeTimeout       Duration `yaml:"nodeTimeout,omitempty"`       // default 30m, for the drain of one node, and once more for its script

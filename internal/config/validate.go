@@ -106,6 +106,7 @@ func (c *Cluster) validate(v validator) {
 	c.Drain.validate(v.child("drain"))
 	c.Scale.validate(v.child("scale"))
 	c.Upgrade.validate(v.child("upgrade"))
+	c.Upgrade.validateISO(v.child("upgrade"), &c.Infrastructure)
 }
 
 func (s *SSH) validate(v validator) {

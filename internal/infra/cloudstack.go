@@ -29,7 +29,7 @@ type cloudStack struct {
 var (
 	_ Provider             = (*cloudStack)(nil)
 	_ ForwardingRuleLister = (*cloudStack)(nil)
-	_ ISODetacher          = (*cloudStack)(nil)
+	_ ISODrive             = (*cloudStack)(nil)
 )
 
 // newCloudStack returns the provider. Its error means that the settings must be changed.
@@ -125,31 +125,6 @@ func (s *session) destroyVM(id string) error {
 	}
 	started, err := invoke(s, command, func() (*cloudstack.DestroyVirtualMachineResponse, error) {
 		return s.api.VirtualMachine.DestroyVirtualMachine(params)
-	})
-	if err != nil {
-		return err
-	}
-	return s.waitForJob(command, started.JobID)
-}
-
-// DetachISO implements ISODetacher.
-func (c *cloudStack) DetachISO(ctx context.Context, m Machine) error {
-	s, closeSession := c.newSession(ctx)
-	defer closeSession()
-	vm, err := s.findVM(m)
-	if err == nil && vm != nil && machineState(vm.State) != Gone && vm.Isoid != "" {
-		err = s.recheck(vm.Id, s.detachISO(vm.Id), func(now *cloudstack.VirtualMachine) bool {
-			return now == nil || now.Isoid == ""
-		})
-	}
-	return wrapMachineError("detach the ISO", m, err)
-}
-
-// detachISO detaches the ISO of a VM and waits for the job.
-func (s *session) detachISO(id string) error {
-	const command = "detachIso"
-	started, err := invoke(s, command, func() (*cloudstack.DetachIsoResponse, error) {
-		return s.api.ISO.DetachIso(s.api.ISO.NewDetachIsoParams(id))
 	})
 	if err != nil {
 		return err

@@ -91,9 +91,7 @@ func TestCloudStackGone(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, Gone, s)
 				require.NoError(t, p.Destroy(t.Context(), m))
-				detacher, ok := p.(ISODetacher)
-				require.True(t, ok)
-				require.NoError(t, detacher.DetachISO(t.Context(), m))
+				require.NoError(t, driveOf(t, p).DetachISO(t.Context(), m, ISO{}))
 				require.Empty(t, server.Calls("destroyVirtualMachine"))
 				require.Empty(t, server.Calls("detachIso"))
 			})
@@ -232,41 +230,4 @@ func TestCloudStackDestroyWhenAnotherWasFaster(t *testing.T) {
 	server.FailNext("destroyVirtualMachine", 431, "the VM is not there any more")
 	require.NoError(t, p.Destroy(t.Context(), byName))
 	require.Len(t, server.Calls("destroyVirtualMachine"), 2)
-}
-
-func TestCloudStackDetachISO(t *testing.T) {
-	withISO := vmW1(func(vm *cloudstacktest.VM) { vm.ISO = "iso-1" })
-	detach := func(t *testing.T, p Provider) error {
-		t.Helper()
-		detacher, ok := p.(ISODetacher)
-		require.True(t, ok)
-		return detacher.DetachISO(t.Context(), byName)
-	}
-	t.Run("attached", func(t *testing.T) {
-		server, p := cloud(t, nil, withISO, vmW2)
-		server.JobPolls = 1
-		for range 2 {
-			require.NoError(t, detach(t, p))
-		}
-		require.Empty(t, server.VM(idW1).ISO)
-		calls := server.Calls("detachIso")
-		require.Len(t, calls, 1, "none is attached the second time")
-		require.Equal(t, idW1, calls[0].Get("virtualmachineid"))
-	})
-	t.Run("none", func(t *testing.T) {
-		server, p := cloud(t, nil, vmW1(), vmW2)
-		require.NoError(t, detach(t, p))
-		require.Empty(t, server.Calls("detachIso"))
-	})
-	t.Run("lost answer", func(t *testing.T) {
-		server, p := cloud(t, nil, withISO, vmW2)
-		server.DropNext("detachIso")
-		require.NoError(t, detach(t, p))
-		require.Empty(t, server.VM(idW1).ISO)
-	})
-	t.Run("fails", func(t *testing.T) {
-		server, p := cloud(t, nil, withISO, vmW2)
-		server.JobError = "the host is away"
-		require.EqualError(t, detach(t, p), "detach the ISO of the machine of node w1: CloudStack detachIso: error 530: the host is away")
-	})
 }

@@ -29,8 +29,10 @@ const (
 
 // Actions of a request.
 const (
-	actionState   = "state"
-	actionDestroy = "destroy"
+	actionState     = "state"
+	actionDestroy   = "destroy"
+	actionAttachISO = "attach-iso"
+	actionDetachISO = "detach-iso"
 )
 
 // request is what a command reads on stdin, as one JSON object.
@@ -38,6 +40,13 @@ type request struct {
 	Version int     `json:"version"`
 	Action  string  `json:"action"`
 	Machine Machine `json:"machine"`
+	ISO     *isoRef `json:"iso,omitempty"` // of attach-iso and detach-iso
+}
+
+// isoRef is an ISO as a command is told of it.
+type isoRef struct {
+	Version string `json:"version"`
+	Name    string `json:"name,omitempty"` // upgrade.iso
 }
 
 // response is what a command prints on stdout, as one JSON object.
@@ -46,13 +55,18 @@ type response struct {
 }
 
 // execProvider is the provider that runs a program, once per call. The program inherits
-// the environment. Exit code 0 with the response on stdout is success (destroy may
+// the environment. Exit code 0 with the response on stdout is success (all but state may
 // print nothing); any other exit code is an error. Calls are repeated, so destroying a
-// machine that is gone has to succeed.
+// machine that is gone has to succeed, and so has attaching an ISO that is attached.
 type execProvider struct {
 	argv    []string
 	timeout time.Duration
 }
+
+var (
+	_ Provider = (*execProvider)(nil)
+	_ ISODrive = (*execProvider)(nil)
+)
 
 func newExecProvider(cfg config.Infrastructure) (Provider, error) {
 	if len(cfg.Command) == 0 || cfg.Command[0] == "" {
@@ -66,7 +80,7 @@ func newExecProvider(cfg config.Infrastructure) (Provider, error) {
 }
 
 func (c *execProvider) State(ctx context.Context, m Machine) (State, error) {
-	out, err := c.run(ctx, actionState, m)
+	out, err := c.run(ctx, request{Action: actionState, Machine: m})
 	if err != nil {
 		return "", err
 	}
@@ -78,13 +92,31 @@ func (c *execProvider) State(ctx context.Context, m Machine) (State, error) {
 }
 
 func (c *execProvider) Destroy(ctx context.Context, m Machine) error {
-	out, err := c.run(ctx, actionDestroy, m)
+	return c.do(ctx, request{Action: actionDestroy, Machine: m})
+}
+
+// AttachISO implements ISODrive.
+func (c *execProvider) AttachISO(ctx context.Context, m Machine, iso ISO) error {
+	return c.do(ctx, request{Action: actionAttachISO, Machine: m, ISO: &isoRef{iso.Version, iso.name()}})
+}
+
+// DetachISO implements ISODrive.
+func (c *execProvider) DetachISO(ctx context.Context, m Machine, iso ISO) error {
+	if iso == (ISO{}) {
+		return errors.ErrUnsupported
+	}
+	return c.do(ctx, request{Action: actionDetachISO, Machine: m, ISO: &isoRef{iso.Version, iso.name()}})
+}
+
+// do is a call whose only answer is its success.
+func (c *execProvider) do(ctx context.Context, req request) error {
+	out, err := c.run(ctx, req)
 	if err != nil || len(bytes.TrimSpace(out)) == 0 {
 		return err
 	}
 	// Exit code 0 means success; the state that is printed may lag behind.
 	if _, err := parseResponse(out); err != nil {
-		return c.wrapError(actionDestroy, m, err)
+		return c.wrapError(req.Action, req.Machine, err)
 	}
 	return nil
 }
@@ -94,8 +126,10 @@ func (c *execProvider) wrapError(action string, m Machine, err error) error {
 }
 
 // run runs the program once, for at most the timeout, and returns stdout.
-func (c *execProvider) run(ctx context.Context, action string, m Machine) ([]byte, error) {
-	input, err := json.Marshal(request{Version: requestVersion, Action: action, Machine: m})
+func (c *execProvider) run(ctx context.Context, req request) ([]byte, error) {
+	action, m := req.Action, req.Machine
+	req.Version = requestVersion
+	input, err := json.Marshal(req)
 	if err != nil {
 		return nil, c.wrapError(action, m, err)
 	}

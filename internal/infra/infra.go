@@ -66,12 +66,20 @@ type ForwardingRuleQuery struct {
 	Machine       Machine
 }
 
-// ISODetacher is a Provider that can detach the ISO image from a machine.
-type ISODetacher interface {
-	// DetachISO detaches the ISO of a machine. Nil means that none is attached now, or
-	// that the machine is gone. An error means that one may still be attached, and the
+// ISODrive is a Provider whose machines have a drive for ISO images.
+type ISODrive interface {
+	// AttachISO attaches an ISO to a machine. Nil means that it is attached, also when it
+	// was already. One of another Kubernetes version is detached first; any other one that
+	// is attached is a permanent error. After an error it may be attached or not, and the
 	// call may be repeated.
-	DetachISO(ctx context.Context, m Machine) error
+	AttachISO(ctx context.Context, m Machine, iso ISO) error
+
+	// DetachISO detaches what AttachISO attaches: the ISO of this or of another version.
+	// The zero ISO stands for whatever is attached, and is errors.ErrUnsupported for a
+	// provider that detaches nothing that it was not told to attach. Nil means that
+	// nothing of the kind is attached now, or that the machine is gone. An error means
+	// that one may still be attached, and the call may be repeated.
+	DetachISO(ctx context.Context, m Machine, iso ISO) error
 }
 
 // New returns the provider that a cluster's configuration names. Its error means that

@@ -104,12 +104,13 @@ type UpgradeNodeInput struct {
 	Deadline     time.Time       `json:"deadline"` // for the drain, and without ScriptTimeout for the script
 	// ScriptTimeout is how long the script has from its start on.
 	ScriptTimeout time.Duration `json:"scriptTimeout,omitempty"`
+	ISO           bool          `json:"iso,omitempty"` // the script needs the ISO of the target version
 }
 
 // UpgradeNodeResult says whether there was something to do.
 type UpgradeNodeResult struct {
 	Skipped  bool     `json:"skipped,omitempty"`
-	Warnings []string `json:"warnings,omitempty"` // what its drain has left on the node
+	Warnings []string `json:"warnings,omitempty"` // what its drain has left on the node, and what could not be put back
 }
 
 // ReconcileInput names the cluster to look after.

@@ -63,6 +63,11 @@ type NodeFault struct {
 	Text string `json:"text"`
 }
 
+// ISOText returns the words for an ISO that could not be detached.
+func (f NodeFault) ISOText() string {
+	return fmt.Sprintf("the ISO is still attached to the machine of %s: %s", f.Node, f.Text)
+}
+
 // UpgradeProgress is how far an upgrade, or one hop of it, has come.
 type UpgradeProgress struct {
 	Version version.Version `json:"version"`           // that nodes are being brought to
@@ -147,7 +152,7 @@ func (u UpgradeProgress) String() string {
 		text = fmt.Sprintf("every node is at %s, the step to %s was not begun", u.Reached, u.Version)
 	}
 	if u.ISOAttached != nil {
-		text += fmt.Sprintf("; the ISO is still attached to the machine of %s: %s", u.ISOAttached.Node, u.ISOAttached.Text)
+		text += "; " + u.ISOAttached.ISOText()
 	}
 	return text
 }
@@ -177,6 +182,7 @@ type Step string
 // Steps of the upgrade of a node, in their order.
 const (
 	StepCheck    Step = "check"
+	StepISO      Step = "ISO"
 	StepCordon   Step = "cordon"
 	StepDrain    Step = "drain"
 	StepScript   Step = "script"

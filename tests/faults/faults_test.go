@@ -31,6 +31,7 @@ import (
 // activity that is in no trace and not here fails the test.
 var activitiesNotUsed = map[string]string{
 	"Attend":         "resumes the reconciler, when the activity Release could not",
+	"AttachISO":      "called for scripts that need an ISO; TestUpgradeFromTheBinariesISO is killed while one is attached",
 	"Advance":        "an upgrade over several minors calls it between two hops",
 	"DetachISO":      "called for a failed upgrade, and by the provider cloudstack only",
 	"Diagnose":       "the reconciler's, which looks at clusters in Alert",

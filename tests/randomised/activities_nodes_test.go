@@ -32,7 +32,17 @@ func (m *model) machine(in activities.MachineInput) (activities.MachineResult, e
 	return activities.MachineResult{Down: m.nodes[in.Node.Name].machineDown}, nil
 }
 
+func (m *model) attachISO(in activities.AttachISOInput) (activities.AttachISOResult, error) {
+	m.nodes[in.Node.Name].iso = in.Version
+	return activities.AttachISOResult{}, nil
+}
+
+// detachISO takes out what attachISO has put in; without a version there was nothing to.
 func (m *model) detachISO(in activities.DetachISOInput) (activities.DetachISOResult, error) {
+	if in.Version != "" {
+		m.nodes[in.Node.Name].iso = ""
+		return activities.DetachISOResult{Detached: true}, nil
+	}
 	return activities.DetachISOResult{Detached: m.random("iso", in.Node.Name).chance(50)}, nil
 }
 

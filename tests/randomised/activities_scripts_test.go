@@ -105,6 +105,9 @@ func (m *model) startScript(in activities.ScriptInput, key string) *scriptRun {
 		run.end, run.exit = in.Deadline.Add(rnd.between(time.Second, 10*time.Second)), exitTerminated
 	}
 	m.scripts[key] = run
+	if iso := m.nodes[in.Node].iso; m.settings.Upgrade.ISO && in.Phase != activities.PhaseReset && iso != in.Target {
+		m.violated("scriptHasItsISO", fmt.Sprintf("the script (%s) for %s begins on %s with the ISO of %q", in.Phase, in.Target, in.Node, iso), "it waits for it, and fails")
+	}
 	if in.Phase == activities.PhaseUpgrade {
 		m.emit(eventScriptStarted, in.Operation, in.Node, string(in.Target))
 	}

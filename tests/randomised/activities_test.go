@@ -43,6 +43,7 @@ var activityModels = map[string]activityModel{
 	"Capacity":       immediate((*model).capacity),
 	"CheckDrains":    immediate((*model).checkDrains),
 	"WaitDetached":   immediate((*model).waitDetached),
+	"AttachISO":      immediate((*model).attachISO),
 	"DetachISO":      immediate((*model).detachISO),
 	"Etcd":           immediate((*model).etcd),
 	"Diagnose":       immediate((*model).diagnose),

@@ -148,9 +148,25 @@ func attachedISOReported(r *operationRun) string {
 	if u := r.outcome.Upgrade; u != nil && u.ISOAttached != nil && !r.activityFailed("DetachISO", u.ISOAttached.Node) {
 		return fmt.Sprintf("the outcome says %+v, and nothing had failed", *u.ISOAttached)
 	}
+	if r.m.settings.Upgrade.ISO {
+		return leftISOReported(r)
+	}
 	for _, f := range r.failures {
 		if f.activity == "DetachISO" && (r.outcome.Upgrade.ISOAttached == nil || *r.outcome.Upgrade.ISOAttached != operation.NodeFault{Node: f.node, Text: f.text}) {
 			return fmt.Sprintf("the ISO of %s could not be detached (%s), and the outcome says %+v", f.node, f.text, r.outcome.Upgrade.ISOAttached)
+		}
+	}
+	return ""
+}
+
+// leftISOReported looks at the drives: what is left in one of them was told.
+func leftISOReported(r *operationRun) string {
+	for _, n := range r.m.nodeList() {
+		iso := r.m.nodes[n.Name].iso
+		said := strings.Join(append([]string{r.message, r.status.Warning}, r.upgrade.Warnings...), "\n")
+		told := strings.Contains(said, "the ISO is still attached to the machine of "+n.Name+": ")
+		if r.kind == operation.KindUpgrade && iso != "" && !(told && r.activityFailed("DetachISO", n.Name)) {
+			return fmt.Sprintf("the ISO of %s is left in the drive of %s", iso, n.Name)
 		}
 	}
 	return ""

@@ -50,6 +50,7 @@ type modelNode struct {
 	readyAt     time.Time // when it will be Ready; zero = not foreseen
 	machineDown bool
 	deleted     bool
+	iso         version.Version // whose binaries are in the drive of its machine
 }
 
 // timer is something that happens at a time.

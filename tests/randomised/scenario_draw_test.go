@@ -27,6 +27,7 @@ func drawScenario(seed uint64) *scenario {
 	s.drawUpdates(newRandom(seed, "steering"))
 	rnd = newRandom(seed, "capacity")
 	s.strict, s.noCapacity = rnd.chance(30), rnd.chance(20)
+	s.settings.Upgrade.ISO = newRandom(seed, "iso").chance(50)
 	return s
 }
 

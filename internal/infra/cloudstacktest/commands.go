@@ -31,11 +31,20 @@ func (s *Server) runCommand(command string, p url.Values) (any, *apiError) {
 				vm.State = "Expunging"
 			}
 		})
+	case "attachIso":
+		if _, found := s.iso(p.Get("id")); !found {
+			return nil, &apiError{codeParam, "Unable to execute API command attachiso due to invalid value. Invalid parameter id value=" + p.Get("id")}
+		}
+		return s.startISOJob(p, func(vm *VM) { vm.ISO = p.Get("id") })
 	case "detachIso":
 		if vm := s.vm(p.Get("virtualmachineid")); vm != nil && vm.ISO == "" {
 			return nil, &apiError{codeInternal, "The specified VM has no ISO attached to it."}
 		}
-		return s.startJob(p.Get("virtualmachineid"), "", func(vm *VM) { vm.ISO = "" })
+		return s.startISOJob(p, func(vm *VM) { vm.ISO = "" })
+	case "listIsos":
+		return s.listISOs(p)
+	case "listKubernetesSupportedVersions":
+		return s.listVersions(p)
 	case "queryAsyncJobResult":
 		return s.queryJob(p.Get("jobid"))
 	case "listProjects":
@@ -117,8 +126,12 @@ func (s *Server) vmObject(vm *VM, details []string) object {
 	project, zone := nameOf(s.Projects, vm.Project), nameOf(s.Zones, vm.Zone)
 	o := object{"id": vm.ID, "name": vm.Name, "displayname": vm.Name, "state": vm.State, "account": vm.Account,
 		"project": project, "projectid": vm.Project, "zoneid": vm.Zone, "zonename": zone}
+	if vm.Arch != "" {
+		o["arch"] = vm.Arch
+	}
 	if slices.Contains(details, "iso") && vm.ISO != "" {
-		o["isoid"] = vm.ISO
+		iso, _ := s.iso(vm.ISO)
+		o["isoid"], o["isoname"] = vm.ISO, iso.Name
 	}
 	if slices.Contains(details, "nics") && len(vm.Addresses) > 0 {
 		nic, second := object{"id": "nic-" + vm.ID}, []object{}

@@ -37,6 +37,23 @@ type VM struct {
 	Project, Zone   string   // IDs
 	Account         string   // "" = the caller's own
 	ISO             string   // ID of the attached ISO
+	Arch            string   // x86_64 or aarch64; "" = not said, as by old versions
+}
+
+// ISO is an ISO image.
+type ISO struct {
+	ID, Name, Zone string
+	NotReady       bool // it is being downloaded
+	Hidden         bool // not shared with the account
+}
+
+// KubernetesVersion is a Kubernetes version that CloudStack has the binaries of.
+type KubernetesVersion struct {
+	ID, Name, Version string
+	ISO               string // ID
+	Zone              string // "" = all zones
+	Arch              string
+	State             string // Enabled or Disabled
 }
 
 // PortForwardingRule is a port-forwarding rule, of one port or a range.
@@ -77,6 +94,8 @@ type Server struct {
 	Zones     []NamedResource
 	Clusters  []KubernetesCluster
 	Addresses []PublicIPAddress
+	ISOs      []ISO
+	Versions  []KubernetesVersion
 
 	HideDestroyed  bool   // as for an account that may not see destroyed machines
 	JobPolls       int    // for how many requests a job runs on; -1 = for ever
