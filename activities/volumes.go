@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"go.temporal.io/sdk/activity"
+
 	"ebb/internal/cluster"
 	"ebb/internal/drain"
 	"ebb/internal/operation"
@@ -37,7 +39,7 @@ func (a *Activities) WaitDetached(ctx context.Context, in WaitDetachedInput) (Wa
 	if err != nil {
 		return WaitDetachedResult{}, err
 	}
-	bounded, cancel := context.WithDeadline(ctx, in.Deadline)
+	bounded, cancel := context.WithDeadline(ctx, localTime(a.Now(), activity.GetInfo(ctx).StartedTime, in.Deadline))
 	defer cancel()
 	if settings.Scale.DestroyAttached {
 		bounded, cancel = context.WithCancel(ctx)

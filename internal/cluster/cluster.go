@@ -18,6 +18,7 @@ import (
 type Cluster struct {
 	Name   string
 	Client kubernetes.Interface
+	Clock  *Clock // of the API server; nil = it agrees with this machine's
 
 	settings func() (config.Cluster, error)
 	log      *zap.Logger
@@ -61,6 +62,7 @@ func (c *Cluster) Watch(ctx context.Context) (*Watch, error) {
 	c.mu.Lock()
 	if c.watch == nil || c.watch.stopped() {
 		c.watch = startWatch(c.Client, c.log, c.retired)
+		c.watch.Clock = c.Clock
 	}
 	w := c.watch
 	c.mu.Unlock()

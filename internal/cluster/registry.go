@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -65,8 +66,9 @@ func (r *Registry) Get(_ context.Context, name string) (*Cluster, error) {
 		return known.cluster, nil
 	}
 	var client kubernetes.Interface
+	clock := &Clock{}
 	if err == nil {
-		client, err = NewClient(settings, r.wraps...)
+		client, err = NewClient(settings, append(slices.Clone(r.wraps), clock.wrap)...)
 	}
 	if err != nil && ok && known.origin.kubeconfig == settings.Kubeconfig && known.origin.context == settings.Context {
 		r.log.Warn("the kubeconfig cannot be used now, the last credentials stay in use", zap.String("cluster", name), zap.Error(err))
@@ -80,6 +82,7 @@ func (r *Registry) Get(_ context.Context, name string) (*Cluster, error) {
 		known.cluster.retire()
 	}
 	made := New(name, client, func() (config.Cluster, error) { return r.settings(name) }, r.log)
+	made.Clock = clock
 	r.clusters[name] = entry{cluster: made, origin: from}
 	return made, nil
 }

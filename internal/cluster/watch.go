@@ -39,6 +39,7 @@ const syncTimeout = 60 * time.Second
 type Watch struct {
 	// Ledger counts the evictions in flight of all drains in this process.
 	Ledger *Ledger
+	Clock  *Clock // by which its objects have their times
 
 	pods        *mirror.Mirror[core.Pod]
 	budgets     *mirror.Mirror[policy.PodDisruptionBudget]

@@ -91,7 +91,7 @@ func (f *Forecaster) add(forecast *Forecast, pod *core.Pod) {
 	case evict:
 		budgets := f.matching(pod)
 		if len(budgets) > 1 || len(budgets) == 1 && budgets[0].Status.DisruptionsAllowed < 1 {
-			forecast.Blocked = append(forecast.Blocked, blockedBy(pod, budgets, neighboursIn(f.watch, pod.Namespace), time.Now()))
+			forecast.Blocked = append(forecast.Blocked, blockedBy(pod, budgets, neighboursIn(f.watch, pod.Namespace), time.Now().Add(f.watch.Clock.Ahead())))
 		}
 		forecast.Risks = append(forecast.Risks, f.risks(pod)...)
 		forecast.Objections = append(forecast.Objections, objections(forecast.Node, pod)...)

@@ -143,7 +143,7 @@ func (s snapshot) skipAt(p pod) time.Time {
 	if s.settings.SkipWaitForDelete <= 0 || ready && !s.machineDown || p.left() || p.DeletionTimestamp == nil {
 		return time.Time{}
 	}
-	return p.DeletionTimestamp.Add(s.settings.SkipWaitForDelete)
+	return p.DeletionTimestamp.Add(s.settings.SkipWaitForDelete - s.ahead)
 }
 
 // nextRead returns what the API server has to be asked for now, or when it has to be at

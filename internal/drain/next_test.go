@@ -264,6 +264,8 @@ func TestNextSkipsTerminatingPodsOfANodeThatIsDown(t *testing.T) {
 		"not yet":                        {4 * time.Second, []func(*snapshot){limit, down}, false, time.Second},
 		"never by default":               {time.Hour, []func(*snapshot){down}, false, relistAfter},
 		"never on a node that is up":     {time.Hour, []func(*snapshot){limit}, false, relistAfter},
+		"past it by the cluster's clock": {2 * time.Second, []func(*snapshot){limit, down, func(s *snapshot) { s.ahead = 3 * time.Second }}, true, 0},
+		"not yet by the cluster's clock": {time.Minute, []func(*snapshot){limit, down, func(s *snapshot) { s.ahead = -56 * time.Second }}, false, time.Second},
 		"the machine is known to be off": {5 * time.Second, []func(*snapshot){limit, func(s *snapshot) { s.machineDown = true }}, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

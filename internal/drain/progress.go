@@ -82,6 +82,7 @@ func (s snapshot) blocked(now time.Time, all bool) (list []operation.BlockedPod)
 
 // blockedPod returns what is known of the pod itself; the reason may be empty.
 func (s snapshot) blockedPod(p pod, h hold, now time.Time, all bool) operation.BlockedPod {
+	now = now.Add(s.ahead)
 	switch {
 	case p.action == forbid:
 		return whyForbidden(p.Pod, s.settings)

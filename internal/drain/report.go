@@ -68,7 +68,7 @@ func (r *run) say(s snapshot, d decision, now time.Time) {
 		if h.message != "" {
 			r.out.printf("pod %s: %s", podName(p.Pod), h.message)
 		} else {
-			r.out.printf("pod %s", blockedBy(p.Pod, h.budgets, s.neighbours[p.Namespace], now))
+			r.out.printf("pod %s", blockedBy(p.Pod, h.budgets, s.neighbours[p.Namespace], now.Add(s.ahead)))
 		}
 	}
 	if volumes := strings.Join(s.volumes, ", "); !s.emptied.IsZero() && r.saidVolumes != volumes && s.waitsForVolumes() {

@@ -42,6 +42,7 @@ type snapshot struct {
 	started     time.Time
 	deadline    time.Time
 	machineDown bool
+	ahead       time.Duration // of the clock by which the cluster's objects have their times
 
 	node        *core.Node                    // nil = the watch does not show it
 	pods        []pod                         // that have to leave or had to, by name
@@ -83,7 +84,7 @@ func (r *run) snapshot(now time.Time) snapshot {
 	}
 	slices.SortFunc(s.workloads, func(a, b workload) int { return strings.Compare(a.name, b.name) })
 	if r.watch != nil {
-		s.node = r.watch.Node(r.req.Node)
+		s.node, s.ahead = r.watch.Node(r.req.Node), r.watch.Clock.Ahead()
 		r.addBudgets(&s, now)
 		if !r.emptied.IsZero() {
 			s.volumes = r.unusedVolumes()

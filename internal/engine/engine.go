@@ -12,6 +12,7 @@ import (
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/contrib/envconfig"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -48,6 +49,7 @@ func Connect(ctx context.Context, log *zap.Logger) (c client.Client, namespace s
 
 func dial(ctx context.Context, log *zap.Logger, options client.Options) (client.Client, error) {
 	options.Logger = Logger(log)
+	options.ConnectionOptions.DialOptions = append([]grpc.DialOption{grpc.WithChainUnaryInterceptor(scheduledByThisClock)}, options.ConnectionOptions.DialOptions...)
 	c, err := client.DialContext(ctx, options)
 	if err != nil {
 		return nil, dialError(ctx, options, err)
