@@ -10,6 +10,7 @@ import (
 	core "k8s.io/api/core/v1"
 
 	"ebb/internal/cluster"
+	"ebb/internal/inspect"
 	"ebb/internal/nodeaccess"
 	"ebb/internal/operation"
 	"ebb/internal/policy"
@@ -24,9 +25,6 @@ import (
 // then refuses connections for two to ten seconds (measured on kubeadm 1.37.2).
 const steadyAnswers = 20
 
-// steadyTimeout is how long one of them may take.
-const steadyTimeout = 2 * time.Second
-
 // WaitReadyInput says what to wait for, and until when.
 type WaitReadyInput struct {
 	Cluster  string          `json:"cluster"`
@@ -40,7 +38,7 @@ type WaitReadyInput struct {
 type WaitReadyResult struct{}
 
 // WaitReady waits until a node is Ready and reports the version, and, after a
-// control plane, until the API server is steady. Past the deadline it is a
+// control plane, until the API server on that node is steady. Past the deadline it is a
 // permanent error that says what the node looked like last, and its kubelet's own last
 // lines; when no worker was there
 // before the deadline, the node is given a short time all the same.
@@ -55,7 +53,7 @@ func (a *Activities) WaitReady(ctx context.Context, in WaitReadyInput) (WaitRead
 
 	seen, err := waitNode(bounded, c, in)
 	if err == nil && in.Node.Role != policy.Worker && in.Steady > 0 {
-		seen, err = waitSteady(bounded, c, in.Steady)
+		seen, err = a.waitSteady(bounded, c, in)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -120,14 +118,15 @@ func describe(n *core.Node) string {
 	return text
 }
 
-// waitSteady asks the API server until it has answered well often enough in a row.
-func waitSteady(ctx context.Context, c *cluster.Cluster, interval time.Duration) (seen string, err error) {
+// waitSteady asks the API server on a node until it has answered well often enough in a row.
+func (a *Activities) waitSteady(ctx context.Context, c *cluster.Cluster, in WaitReadyInput) (seen string, err error) {
+	server := inspect.NewAPIServer(c, in.Node, a.Log)
+	defer server.Close()
 	good := 0
-	err = wait.Poll(ctx, interval, func() (bool, error) {
-		body, err := c.Client.CoreV1().RESTClient().Get().AbsPath("/readyz").Timeout(steadyTimeout).DoRaw(ctx)
+	err = wait.Poll(ctx, in.Steady, func() (bool, error) {
 		good++
-		if err != nil {
-			good, seen = 0, fmt.Sprintf("the API server is not steady: %v %s", err, tail.Of(string(body), 200))
+		if err := server.Ready(ctx); err != nil {
+			good, seen = 0, "the API server is not steady: "+err.Error()
 		}
 		return good == steadyAnswers, nil
 	})

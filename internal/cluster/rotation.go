@@ -70,8 +70,16 @@ func (r *rotatingTransport) latest() http.RoundTripper {
 	return next
 }
 
-// restConfig reads the kubeconfig of a cluster.
+// restConfig is the configuration of a client of a cluster.
 func restConfig(settings config.Cluster, wraps ...transport.WrapperFunc) (*restclient.Config, error) {
+	rest, err := readKubeconfig(settings)
+	if err != nil {
+		return nil, err
+	}
+	return withTransport(rest, settings, wraps...)
+}
+
+func readKubeconfig(settings config.Cluster) (*restclient.Config, error) {
 	rest, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		&clientcmd.ClientConfigLoadingRules{ExplicitPath: settings.Kubeconfig},
 		&clientcmd.ConfigOverrides{CurrentContext: settings.Context},
@@ -79,5 +87,5 @@ func restConfig(settings config.Cluster, wraps ...transport.WrapperFunc) (*restc
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s of cluster %s: %w", settings.Kubeconfig, settings.Name, err)
 	}
-	return withTransport(rest, settings, wraps...)
+	return rest, nil
 }

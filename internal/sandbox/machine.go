@@ -30,6 +30,7 @@ type Machine struct {
 	dir       nodedir.Dir
 	ssh       *sshServer
 	plane     *controlPlane
+	api       *front // of a control plane: where its own API server answers
 
 	mu       sync.Mutex // over the faults file
 	tornDown bool       // its destruction was followed up; Sandbox.teardown guards it
@@ -82,6 +83,19 @@ func (m *Machine) HealScript() error {
 func (m *Machine) KillKubelet(line string) error {
 	return m.editFaults(func(f *nodedir.Faults) { f.KubeletDies = line })
 }
+
+// SetAPIServer has this control plane's own API server answer, or refuse connections. The
+// one in the kubeconfig, behind which they all are, is not touched.
+func (m *Machine) SetAPIServer(ctx context.Context, up bool) error {
+	if up {
+		return m.api.open(ctx)
+	}
+	m.api.close()
+	return nil
+}
+
+// APIServerAsked returns how many connections this control plane's own API server has had.
+func (m *Machine) APIServerAsked() int { return int(m.api.asked.Load()) }
 
 // SetDiskFull makes df on this machine report next to no space, or plenty.
 func (m *Machine) SetDiskFull(full bool) error {

@@ -39,13 +39,18 @@ func (s *Sandbox) addMachines(ctx context.Context) error {
 	for i := range s.opts.Workers {
 		s.nodeNames = append(s.nodeNames, fmt.Sprintf("w%d", i+1))
 	}
-	ports, err := freeport.Find(ctx, loopback, len(s.nodeNames))
+	ports, err := freeport.Find(ctx, loopback, len(s.nodeNames)+s.opts.ControlPlanes)
 	if err != nil {
 		return err
 	}
 	for i, name := range s.nodeNames {
 		if err := s.addMachine(ctx, name, ports[i], i < s.opts.ControlPlanes, user); err != nil {
 			return fmt.Errorf("make node %s: %w", name, err)
+		}
+		if i < s.opts.ControlPlanes {
+			if s.machines[name].api, err = openFront(ctx, ports[len(s.nodeNames)+i], s.plane.url); err != nil {
+				return fmt.Errorf("the API server of %s: %w", name, err)
+			}
 		}
 	}
 	if err := s.TrustHostKeys(); err != nil {

@@ -47,6 +47,11 @@ func (s *Sandbox) resetMachine(ctx context.Context, m *Machine) error {
 		}
 	}
 	m.ssh.drop()
+	if m.api != nil {
+		if err := m.api.open(ctx); err != nil {
+			return err
+		}
+	}
 	return m.ssh.open(ctx)
 }
 

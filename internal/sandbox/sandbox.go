@@ -182,6 +182,9 @@ func (s *Sandbox) Stop() {
 		s.hooks.close()
 		for _, m := range s.machines {
 			m.ssh.close()
+			if m.api != nil {
+				m.api.close()
+			}
 		}
 		if s.plane != nil {
 			s.plane.stop()

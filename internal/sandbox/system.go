@@ -90,6 +90,9 @@ func (s *Sandbox) addStaticPods(ctx context.Context, node string) error {
 				Tolerations: []core.Toleration{{Operator: core.TolerationOpExists, Effect: core.TaintEffectNoExecute}},
 			},
 		}
+		if component == "kube-apiserver" {
+			pod.Annotations["kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint"] = s.machines[node].api.address()
+		}
 		if _, err := s.Client().CoreV1().Pods(meta.NamespaceSystem).Create(ctx, pod, meta.CreateOptions{}); err != nil {
 			return err
 		}
