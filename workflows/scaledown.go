@@ -183,6 +183,9 @@ func (e *execution) removeNode(ctx workflow.Context, n policy.Node, drained bool
 	if err == nil && n.Role != policy.Worker && now == (activities.LookAgainResult{}) {
 		err = e.reset(ctx, n)
 	}
+	if err == nil && n.Role != policy.Worker && !now.Replaced {
+		err = e.leaveEtcd(ctx, n)
+	}
 	if err != nil {
 		return err
 	}
@@ -214,6 +217,20 @@ func (e *execution) reset(ctx workflow.Context, n policy.Node) error {
 	_, err := call(until(ctx, deadline, "kubeadm reset on "+n.Name), act.RunScript, activities.ScriptInput{
 		NodeInput: e.on(n), On: n, Phase: activities.PhaseReset, Attempt: 1, Deadline: deadline,
 	})
+	return err
+}
+
+// leaveEtcd sees to it that a control plane has left etcd: kubeadm reset says that it ended
+// well also when it could not.
+func (e *execution) leaveEtcd(ctx workflow.Context, n policy.Node) error {
+	if workflow.GetVersion(ctx, "control-planes-leave-etcd", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+		return nil
+	}
+	options := with(ctx, "has "+n.Name+" left etcd?", nodeCallTimeout, apiRetryFor, 0)
+	left, err := call(options, act.LeaveEtcd, activities.LeaveEtcdInput{Cluster: e.cluster, Node: n})
+	if left.Removed {
+		e.leave(ctx, []string{fmt.Sprintf("control plane %s had not left etcd after kubeadm reset: its member was removed through another one", n.Name)})
+	}
 	return err
 }
 

@@ -242,13 +242,47 @@ func TestScaleDownOfAControlPlaneResetsItFirst(t *testing.T) {
 		w.note("reset cp2")
 		return activities.ScriptResult{}, nil
 	}).Once()
+	w.leavesEtcd(cp2, activities.LeaveEtcdResult{Removed: true}, nil)
 	w.removes(cp2)
 	w.releases(clusterstate.Running)
 
 	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Nodes: []string{"cp2"}})
 
 	require.NoError(t, w.env.GetWorkflowError())
-	require.Equal(t, []string{"drain cp2", "reset cp2", "delete cp2", "destroy cp2"}, w.called("drain", "reset", "delete", "destroy"))
+	require.Equal(t, []string{"drain cp2", "reset cp2", "etcd cp2", "delete cp2", "destroy cp2"}, w.called("drain", "reset", "etcd", "delete", "destroy"))
+	require.Contains(t, w.status().Warning, "control plane cp2 had not left etcd")
+}
+
+func (w *world) leavesEtcd(n policy.Node, left activities.LeaveEtcdResult, err error) {
+	w.env.OnActivity(act.LeaveEtcd, mock.Anything, activities.LeaveEtcdInput{Cluster: "prod", Node: n}).
+		Return(func(context.Context, activities.LeaveEtcdInput) (activities.LeaveEtcdResult, error) {
+			w.note("etcd " + n.Name)
+			return left, err
+		}).Once()
+}
+
+// Nobody else would remove the member of a machine that is gone.
+func TestScaleDownOfAControlPlaneThatDoesNotLeaveEtcd(t *testing.T) {
+	w := newWorld(t)
+	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf([]policy.Node{cp1, cp2, w1}))
+	w.machinesAre(false, cp2)
+	w.env.OnActivity(act.Health, mock.Anything, mock.Anything).Return(activities.HealthResult{}, nil)
+	w.env.OnActivity(act.Etcd, mock.Anything, mock.Anything).Return(activities.EtcdResult{}, nil)
+	w.roomFor(cp2)
+	w.cordons(cp2)
+	w.drainSettings()
+	w.drainsWell(cp2)
+	w.env.OnActivity(act.RunScript, mock.Anything, mock.Anything).Return(activities.ScriptResult{}, nil).Once()
+	w.leavesEtcd(cp2, activities.LeaveEtcdResult{}, fails(operation.TypeNodeAccess, "no other control plane is Ready"))
+	w.uncordons(cp2)
+	w.releases(clusterstate.Alert)
+
+	w.env.ExecuteWorkflow(ScaleDown, operation.ScaleDownInput{Cluster: "prod", Nodes: []string{"cp2"}})
+
+	kind, text := w.ended()
+	require.Equal(t, operation.TypeFailed, kind)
+	require.Contains(t, text, "no other control plane is Ready")
+	require.Empty(t, w.called("delete", "destroy"))
 }
 
 func TestScaleDownLeavesNoSickEtcdBehind(t *testing.T) {

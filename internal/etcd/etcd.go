@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -20,6 +21,10 @@ import (
 
 // memberTimeout is how long one member may take to answer.
 const memberTimeout = 3 * time.Second
+
+// removeTimeout is how long the removal of a member may take, with the election of another
+// leader before it.
+const removeTimeout = 15 * time.Second
 
 // ClientConfig is how to connect to etcd.
 type ClientConfig struct {
@@ -58,6 +63,33 @@ func ListMembers(ctx context.Context, a ClientConfig) ([]Member, error) {
 		members[i] = Member{Name: m.Name, Learner: m.IsLearner, HealthError: healthError(ctx, a, m, alarms.Alarms)}
 	}
 	return members, nil
+}
+
+// RemoveMember removes a member by its name, alive or dead, through another one, and reports
+// whether it was there. Afterwards it is a member no more. An error means that it may be one
+// still: etcd removes none while a majority of the others does not answer.
+func RemoveMember(ctx context.Context, through ClientConfig, name string) (removed bool, err error) {
+	client, err := connect(through, through.Address)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = client.Close() }() // all was answered
+	bounded, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	for {
+		list, err := client.MemberList(bounded)
+		if err != nil {
+			return removed, fmt.Errorf("list the members of etcd at %s: %w", through.Address, err)
+		}
+		i := slices.IndexFunc(list.Members, func(m *etcdserverpb.Member) bool { return m.Name == name })
+		if i < 0 {
+			return removed, nil
+		}
+		if _, err := client.MemberRemove(bounded, list.Members[i].ID); err != nil && !errors.Is(err, rpctypes.ErrMemberNotFound) {
+			return removed, fmt.Errorf("remove the member %s of etcd at %s: %w", name, through.Address, err)
+		}
+		removed = true
+	}
 }
 
 // healthError returns why a member is not healthy, "" when it is: it has raised an alarm,

@@ -75,6 +75,29 @@ func TestListMembersOfARealEtcd(t *testing.T) {
 	require.True(t, err != nil || len(CheckMembers(members, names, "")) == 3, "without a quorum none is healthy: %v %v", members, err)
 }
 
+func TestRemoveMemberOfARealEtcd(t *testing.T) {
+	r, config := startCluster(t, "cp1", "cp2", "cp3")
+	r.Stop(t, "cp3")
+	for _, want := range []bool{true, false} { // the answer to the first may be lost
+		removed, err := RemoveMember(t.Context(), config, "cp3")
+		require.NoError(t, err)
+		require.Equal(t, want, removed)
+	}
+	members, err := ListMembers(t.Context(), config)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []Member{{Name: "cp1"}, {Name: "cp2"}}, members)
+
+	require.Eventually(t, func() bool { // etcd calls a member healthy that has been connected for 5 s
+		removed, err := RemoveMember(t.Context(), config, "cp2")
+		return err == nil && removed
+	}, time.Minute, time.Second, "one that is alive")
+
+	r, config = startCluster(t, "cp1", "cp2")
+	r.Stop(t, "cp2")
+	_, err = RemoveMember(t.Context(), config, "cp2")
+	require.Error(t, err, "there is no majority any more")
+}
+
 func TestErrorsHoldNoKey(t *testing.T) {
 	a := ClientConfig{CA: []byte("no CA"), Certificate: []byte("no certificate"), Key: []byte("-----BEGIN PRIVATE KEY-----\nsecret")}
 	_, err := ListMembers(t.Context(), a)

@@ -18,9 +18,10 @@ import (
 
 // etcdScript prints where the etcd of a kubeadm control plane listens and the
 // certificates of its health check, in base64; nothing when there is no etcd
-// here. The directory is read off the manifest, as kubeadm lets it be chosen.
+// here. The directory is read off the manifest, as kubeadm lets it be chosen. A node that
+// keeps its manifests elsewhere has EBB_KUBERNETES_DIR in its environment.
 const etcdScript = `
-manifest=/etc/kubernetes/manifests/etcd.yaml
+manifest=${EBB_KUBERNETES_DIR:-/etc/kubernetes}/manifests/etcd.yaml
 [ -f "$manifest" ] || exit 0
 pki=$(dirname "$(sed -n 's/.*--trusted-ca-file=//p' "$manifest" | head -n 1)")
 echo "address=$(sed -n 's/.*--advertise-client-urls=https:\/\///p' "$manifest" | head -n 1 | cut -d , -f 1)"
@@ -65,28 +66,37 @@ func Etcd(ctx context.Context, c *cluster.Cluster, except string, log *zap.Logge
 
 // etcdMembers asks through one control plane; stacked is false where it has no etcd.
 func etcdMembers(ctx context.Context, c *cluster.Cluster, via policy.Node, log *zap.Logger) (members []etcd.Member, stacked bool, err error) {
+	stacked, err = ThroughEtcd(ctx, c, via, log, func(access etcd.ClientConfig) (err error) {
+		members, err = etcd.ListMembers(ctx, access)
+		return err
+	})
+	return members, stacked, err
+}
+
+// ThroughEtcd calls do with the way to the etcd on one control plane; stacked is false, and
+// do is not called, where there is none. The way ends with the call.
+func ThroughEtcd(ctx context.Context, c *cluster.Cluster, via policy.Node, log *zap.Logger, do func(etcd.ClientConfig) error) (stacked bool, err error) {
 	client, err := nodeaccess.Dial(ctx, c, via, log)
 	if err != nil {
-		return nil, false, err
+		return false, err
 	}
-	defer func() { _ = client.Close() }() // nothing was written
+	defer func() { _ = client.Close() }() // what was written was answered
 	output, complaint, exit, err := client.Exec(ctx, etcdScript)
 	if err != nil {
-		return nil, false, fmt.Errorf("node %s: %w", via.Name, err)
+		return false, fmt.Errorf("node %s: %w", via.Name, err)
 	}
 	access, err := etcdAccess(output)
 	if exit != 0 || err != nil {
-		return nil, false, fmt.Errorf("node %s: the certificates of etcd cannot be read (exit %d): %s", via.Name, exit, tail.Of(strings.TrimSpace(complaint), 300))
+		return false, fmt.Errorf("node %s: the certificates of etcd cannot be read (exit %d): %s", via.Name, exit, tail.Of(strings.TrimSpace(complaint), 300))
 	}
 	if access.Address == "" {
-		return nil, false, nil
+		return false, nil
 	}
 	access.Dial = client.Dial
-	members, err = etcd.ListMembers(ctx, access)
-	if err != nil {
-		return nil, true, fmt.Errorf("through node %s: %w", via.Name, err)
+	if err := do(access); err != nil {
+		return true, fmt.Errorf("through node %s: %w", via.Name, err)
 	}
-	return members, true, nil
+	return true, nil
 }
 
 // etcdAccess reads what etcdScript printed. Its error never quotes it.

@@ -15,8 +15,8 @@ import (
 // onControlPlane runs etcdScript as on a control plane whose files are below dir.
 func onControlPlane(t *testing.T, dir string) (output string, ok bool) {
 	t.Helper()
-	script := strings.ReplaceAll(etcdScript, "/etc/kubernetes/manifests", filepath.Join(dir, "manifests"))
-	body, err := exec.CommandContext(t.Context(), "sh", "-c", script).Output()
+	t.Setenv("EBB_KUBERNETES_DIR", dir)
+	body, err := exec.CommandContext(t.Context(), "sh", "-c", etcdScript).Output()
 	return string(body), err == nil
 }
 

@@ -131,6 +131,11 @@ func NextControlPlane(unfinished []Node) string {
 	return ""
 }
 
+// ReadyControlPlanes returns the control planes that are Ready, but for one.
+func ReadyControlPlanes(nodes []Node, except string) []Node {
+	return filter(nodes, func(n Node) bool { return n.Role != Worker && n.Ready && n.Name != except })
+}
+
 // UnfitControlPlanes lists what keeps the control plane from doing without one of
 // its nodes: what is wrong with the others. That the one itself is not healthy is
 // no reason not to upgrade it.

@@ -124,6 +124,7 @@ func (m *model) endScript(in activities.ScriptInput, run *scriptRun, rnd *random
 		m.emit(eventStaged, in.Operation, in.Node, fmt.Sprint(run.exit))
 	case activities.PhaseReset:
 		n.Ready = run.exit != 0 && n.Ready
+		n.inEtcd = n.inEtcd && (run.exit != 0 || rnd.chance(30)) // it ends well also when it could not leave
 		m.emit(eventReset, in.Operation, in.Node, fmt.Sprint(run.exit))
 	case activities.PhaseUpgrade:
 		if run.exit == 0 && !m.nodeFault(rnd, 0.1) || run.exit != 0 && rnd.chance(40) {

@@ -46,6 +46,7 @@ var activityModels = map[string]activityModel{
 	"AttachISO":      immediate((*model).attachISO),
 	"DetachISO":      immediate((*model).detachISO),
 	"Etcd":           immediate((*model).etcd),
+	"LeaveEtcd":      immediate((*model).leaveEtcd),
 	"Diagnose":       immediate((*model).diagnose),
 	"Rest":           immediate((*model).rest),
 	"Release":        immediate((*model).release),
@@ -185,6 +186,14 @@ func (m *model) etcd(in activities.EtcdInput) (activities.EtcdResult, error) {
 	}
 	m.emit(eventEtcdHealthy, m.operation, "", in.Except)
 	return activities.EtcdResult{}, nil
+}
+
+// leaveEtcd removes a member that is still there.
+func (m *model) leaveEtcd(in activities.LeaveEtcdInput) (activities.LeaveEtcdResult, error) {
+	n := m.nodes[in.Node.Name]
+	removed := n.inEtcd
+	n.inEtcd = false
+	return activities.LeaveEtcdResult{Removed: removed}, nil
 }
 
 // diagnose is the reconciler's look at the cluster.

@@ -37,6 +37,7 @@ func init() {
 		{"drainedFirst", "what runs on a node that is touched is lost", drainedFirst},
 		{"nothingRemovedAfterRollback", "a scale-down that was rolled back has changed nothing", nothingRemovedAfterRollback},
 		{"deletedBeforeDestroyed", "a node whose machine is gone takes pods until somebody notices", deletedBeforeDestroyed},
+		{"leftEtcdFirst", "a member whose machine is gone counts for the quorum of etcd for ever", leftEtcdFirst},
 		{"upgradedOnce", "a node that is done is not taken out of service again", upgradedOnce},
 		{"recordedWhenDone", "a retry skips what is recorded", recordedWhenDone},
 	}
@@ -105,6 +106,13 @@ func etcdFirst(m *model, e event) string {
 	}
 	if healthy < faulty || healthy < 0 {
 		return fmt.Sprintf("control plane %s is cordoned, and etcd was not found healthy before", e.node)
+	}
+	return ""
+}
+
+func leftEtcdFirst(m *model, e event) string {
+	if e.kind == eventDestroyed && m.nodes[e.node].inEtcd {
+		return fmt.Sprintf("the machine of control plane %s was destroyed, which is a member of etcd still", e.node)
 	}
 	return ""
 }

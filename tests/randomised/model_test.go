@@ -51,6 +51,7 @@ type modelNode struct {
 	machineDown bool
 	deleted     bool
 	iso         version.Version // whose binaries are in the drive of its machine
+	inEtcd      bool // a control plane has a member
 }
 
 // timer is something that happens at a time.
@@ -65,7 +66,7 @@ func newModel(s *scenario) *model {
 		scripts: map[string]*scriptRun{}, drainEnds: map[string]time.Time{}, destroyed: map[string]bool{},
 	}
 	for _, n := range s.nodes {
-		m.nodes[n.Name] = &modelNode{Node: n, cordonOwner: s.cordonOwner[n.Name], machineDown: s.machineDown[n.Name]}
+		m.nodes[n.Name] = &modelNode{Node: n, cordonOwner: s.cordonOwner[n.Name], machineDown: s.machineDown[n.Name], inEtcd: n.Role != policy.Worker}
 	}
 	m.store = lease.NewStore(&fakeClientset{leases: &fakeLeases{}}, func() time.Time { return m.clock })
 	m.initLease(s.record)

@@ -24,8 +24,9 @@ import (
 
 // Cluster is an etcd cluster of real members on loopback.
 type Cluster struct {
-	Address              string // of the first member's client port
-	CA, Certificate, Key []byte // PEM, of a client
+	Address              string            // of the first member's client port
+	Addresses            map[string]string // of each member's client port
+	CA, Certificate, Key []byte            // PEM, of a client
 
 	members map[string]*exec.Cmd
 }
@@ -46,7 +47,7 @@ func Start(t *testing.T, names ...string) *Cluster {
 		t.Skip("needs etcd in EBB_BIN: run make test")
 	}
 	dir := t.TempDir()
-	r := &Cluster{members: map[string]*exec.Cmd{}}
+	r := &Cluster{members: map[string]*exec.Cmd{}, Addresses: map[string]string{}}
 	r.certify(t, dir)
 	var peers, clients []string
 	for range names {
@@ -65,10 +66,10 @@ func Start(t *testing.T, names ...string) *Cluster {
 			"--peer-client-cert-auth", "--peer-trusted-ca-file="+file("ca.crt"), "--peer-cert-file="+file("pair.crt"), "--peer-key-file="+file("pair.key"))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		require.NoError(t, cmd.Start())
-		r.members[name] = cmd
+		r.members[name], r.Addresses[name] = cmd, strings.TrimPrefix(clients[i], "https://")
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	}
-	r.Address = strings.TrimPrefix(clients[0], "https://")
+	r.Address = r.Addresses[names[0]]
 	return r
 }
 
