@@ -56,6 +56,9 @@ func (d Dir) Archives() string { return d.File("apt", "archives") }
 // Opt returns the directory that is /opt on the node.
 func (d Dir) Opt(elem ...string) string { return d.File(append([]string{"opt"}, elem...)...) }
 
+// Kubernetes returns the directory that is /etc/kubernetes on the node.
+func (d Dir) Kubernetes() string { return d.File("kubernetes") }
+
 // Journal returns the file of the commands that ran on the node: one a line, time first.
 func (d Dir) Journal() string { return d.File("journal.log") }
 

@@ -45,9 +45,15 @@ func TestScriptThatEndedWhileNobodyFollowedItIsASuccess(t *testing.T) {
 // worker process. Tests that have one run beside each other, after all others.
 func ownBed(t *testing.T, workers int, edit func(*config.Cluster)) *testbed.Bed {
 	t.Helper()
+	return ownBedOf(t, 1, workers, edit)
+}
+
+// ownBedOf is ownBed with so many control planes.
+func ownBedOf(t *testing.T, controlPlanes, workers int, edit func(*config.Cluster)) *testbed.Bed {
+	t.Helper()
 	t.Parallel()
 	bed, err := testbed.Start(t.Context(), testbed.Options{
-		Dir: t.TempDir(), UIPort: -1, Sandbox: sandbox.Options{ControlPlanes: 1, Workers: workers}, Edit: edit,
+		Dir: t.TempDir(), UIPort: -1, Sandbox: sandbox.Options{ControlPlanes: controlPlanes, Workers: workers}, Edit: edit,
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, bed.Stop()) })
