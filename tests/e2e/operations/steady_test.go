@@ -25,7 +25,7 @@ func TestOwnAPIServerOfAControlPlaneIsWaitedFor(t *testing.T) {
 	for _, part := range []string{"node cp1", "step ready", "the API server is not steady: the API server on cp1 (127.0.0.1:"} {
 		require.Contains(t, end.Message, part)
 	}
-	require.NoError(t, bed.Verify(t.Context(), testbed.InState(clusterstate.Alert), testbed.NodeAt("w1", "1.36.3")))
+	require.NoError(t, bed.Verify(t.Context(), testbed.InState(clusterstate.Alert), testbed.OnlyCordoned(), testbed.Ran("w1", "kubeadm upgrade node", 0)))
 
 	asked := cp1.APIServerAsked()
 	require.NoError(t, cp1.SetAPIServer(t.Context(), true))
