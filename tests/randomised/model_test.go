@@ -51,7 +51,7 @@ type modelNode struct {
 	machineDown bool
 	deleted     bool
 	iso         version.Version // whose binaries are in the drive of its machine
-	inEtcd      bool // a control plane has a member
+	inEtcd      bool            // a control plane has a member
 }
 
 // timer is something that happens at a time.
