@@ -224,6 +224,14 @@ func TestExecISO(t *testing.T) {
 	require.ErrorContains(t, drive.DetachISO(t.Context(), m, the137), `"action":"detach-iso","machine":{"cluster":"prod","node":"w1"},"iso":{"version":"1.37.2"}}`)
 	require.ErrorIs(t, drive.DetachISO(t.Context(), m, ISO{}), errors.ErrUnsupported, "it was told to attach none")
 
+	require.False(t, Permanent(drive.AttachISO(t.Context(), m, the137)))
+
+	provider, err = New(config.Infrastructure{Provider: "exec", Command: []string{"sh", "-c", "echo there is no ISO of it >&2; exit 78"}})
+	require.NoError(t, err)
+	err = driveOf(t, provider).AttachISO(t.Context(), m, the137)
+	require.ErrorContains(t, err, "attach-iso of the machine of node w1: exit status 78: there is no ISO of it")
+	require.True(t, Permanent(err))
+
 	provider, err = New(config.Infrastructure{Provider: "exec", Command: []string{"true"}})
 	require.NoError(t, err)
 	require.NoError(t, driveOf(t, provider).AttachISO(t.Context(), m, the137), "nothing need be printed")

@@ -25,6 +25,9 @@ const (
 	// pipeWaitDelay is how long the pipes of a command that has ended are waited
 	// for, when a child that it left behind holds them open.
 	pipeWaitDelay = 2 * time.Second
+	// exitPermanent is the exit code of a command that would fail again (EX_CONFIG of
+	// sysexits.h).
+	exitPermanent = 78
 )
 
 // Actions of a request.
@@ -56,7 +59,7 @@ type response struct {
 
 // execProvider is the provider that runs a program, once per call. The program inherits
 // the environment. Exit code 0 with the response on stdout is success (all but state may
-// print nothing); any other exit code is an error. Calls are repeated, so destroying a
+// print nothing); any other exit code is an error, 78 a permanent one. Calls are repeated, so destroying a
 // machine that is gone has to succeed, and so has attaching an ISO that is attached.
 type execProvider struct {
 	argv    []string
@@ -166,6 +169,8 @@ func (c *execProvider) describeError(ctx, limited context.Context, err error, st
 		return fmt.Errorf("stopped: %w", ctx.Err())
 	case limited.Err() != nil:
 		return fmt.Errorf("no answer within %s (infrastructure.timeout), killed: %w%s", c.timeout, limited.Err(), suffix(stderr))
+	case errors.As(err, &exit) && exit.ExitCode() == exitPermanent:
+		return permanentf("%w%s", err, suffix(stderr))
 	case errors.As(err, &exit):
 		return fmt.Errorf("%w%s", err, suffix(stderr))
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):

@@ -19,7 +19,7 @@ type Hooks struct {
 	// before the client is told its exit code.
 	CommandEnded func(node string)
 	// InfraDone is called when the infrastructure has done what it was asked for
-	// ("state" or "destroy"), before it answers.
+	// ("state", "destroy", "attach-iso" or "detach-iso"), before it answers.
 	InfraDone func(node, action string)
 }
 

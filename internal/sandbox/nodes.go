@@ -104,12 +104,19 @@ func (s *Sandbox) makeNodeDir(name string, controlPlane bool) (nodedir.Info, err
 	info := nodedir.Info{
 		Name: name, Sandbox: s.opts.Dir, ControlPlane: controlPlane, MachineID: hex.EncodeToString(id[:]),
 		API: s.plane.url, CA: s.plane.pki.ca(), ScriptDelay: s.opts.ScriptDelay,
+		CKS: s.opts.CKS, Kubectl: s.opts.programs["kubectl"],
+	}
+	if controlPlane {
+		info.Kubeconfig = s.plane.adminKubeconfig()
 	}
 	var err error
 	if info.Kubelet, info.Admin, err = s.plane.nodeCertificates(name, controlPlane); err != nil {
 		return info, err
 	}
-	return info, dir.Create(info, s.opts.Version, s.opts.programs["sandbox-node"], nodetools.Names())
+	if err := dir.Create(info, s.opts.Version, s.opts.programs["sandbox-node"], nodetools.Names()); err != nil {
+		return info, err
+	}
+	return info, s.layOut(dir)
 }
 
 // nodeObject returns what a kubelet that joined with kubeadm registers.

@@ -86,7 +86,7 @@ func TestProgramsThatAreThereAlready(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(theirs, "etcd"), nil, 0o700))
 	t.Setenv("EBB_BIN", ours)
 	t.Setenv("EBB_SANDBOX_BIN", theirs)
-	programs, err := findPrograms("")
+	programs, err := findPrograms("", programNames)
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(theirs, "etcd"), programs["etcd"])
 	require.Equal(t, filepath.Join(ours, "sandbox-node"), programs["sandbox-node"])
@@ -94,7 +94,7 @@ func TestProgramsThatAreThereAlready(t *testing.T) {
 
 // A program that ends during the start fails it with the end of its log, and the others are ended.
 func TestStartShowsTheLog(t *testing.T) {
-	programs, err := findPrograms("")
+	programs, err := findPrograms("", programNames)
 	require.NoError(t, err)
 	bin := t.TempDir()
 	for name, path := range programs {

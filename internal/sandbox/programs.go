@@ -12,18 +12,18 @@ import (
 // programNames are the programs the sandbox runs, as tools.mk builds them.
 var programNames = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "sandbox-node"}
 
-// findPrograms returns the path of each program of the sandbox by its name. Each is taken
+// findPrograms returns the path of each of these programs by its name. Each is taken
 // from the first folder that has it: the given one and no other, or EBB_SANDBOX_BIN, then
 // EBB_BIN, then the folder of the running program and its .bin, then .bin of the module ebb
 // around the working directory. The error names what is missing, and where.
-func findPrograms(given string) (map[string]string, error) {
+func findPrograms(given string, names []string) (map[string]string, error) {
 	folders := programFolders(given)
 	if len(folders) == 0 {
 		return nil, errors.New("the programs of the sandbox are not found: run `make tools`, or name their folder with EBB_SANDBOX_BIN")
 	}
 	programs := map[string]string{}
 	var missing []string
-	for _, name := range programNames {
+	for _, name := range names {
 		if programs[name] = findProgram(name, folders); programs[name] == "" {
 			missing = append(missing, name)
 		}

@@ -40,7 +40,7 @@ func (s *Sandbox) resetMachine(ctx context.Context, m *Machine) error {
 	killProcessesOf(m.dir.Bin())
 	m.tornDown = false
 	for _, err := range []error{
-		nodedir.Unmark(m.dir.Destroyed()), nodedir.Unmark(m.dir.Stopped()), emptyHome(m.dir), m.dir.Restore(m.machineID, s.opts.Version),
+		nodedir.Unmark(m.dir.Destroyed()), nodedir.Unmark(m.dir.Stopped()), emptyHome(m.dir), m.dir.Restore(m.machineID, s.opts.Version), s.layOut(m.dir),
 	} {
 		if err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -37,6 +38,7 @@ type Options struct {
 	PodReadyDelay  time.Duration // from a pod's start until it is ready
 	PodDeleteDelay time.Duration // from a pod's deletion until it is gone
 	ScriptDelay    time.Duration // how long a kubeadm upgrade takes
+	CKS            bool          // nodes as CloudStack's Kubernetes service makes them; needs kubectl
 	Log            *zap.Logger   // nil = silent
 
 	programs map[string]string // path by name
@@ -61,7 +63,11 @@ func (o *Options) complete() error {
 	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return err
 	}
-	if o.programs, err = findPrograms(o.BinDir); err != nil {
+	names := programNames
+	if o.CKS {
+		names = append(slices.Clone(names), "kubectl")
+	}
+	if o.programs, err = findPrograms(o.BinDir, names); err != nil {
 		return err
 	}
 	for _, dir := range []string{"logs", "ssh", "nodes"} {
@@ -104,7 +110,7 @@ func Start(ctx context.Context, opts Options) (_ *Sandbox, err error) {
 			s.Stop()
 		}
 	}()
-	for _, step := range []func(context.Context) error{s.holdLock, s.startPlane, s.addMachines, s.addSystem, s.awaitReady} {
+	for _, step := range []func(context.Context) error{s.holdLock, s.startPlane, s.addMachines, s.addSystem, s.addISOs, s.awaitReady} {
 		if err := step(ctx); err != nil {
 			if s.plane != nil {
 				if ended := s.plane.ended(); ended != nil {

@@ -65,7 +65,7 @@ func (s *session) start(command string) error {
 	cmd.Dir = string(s.dir)
 	cmd.Env = []string{
 		"PATH=" + s.dir.Bin() + ":" + os.Getenv("PATH"), "HOME=" + string(s.dir), "USER=" + sshUser, "LOGNAME=" + sshUser, "SHELL=/bin/sh",
-		"EBB_KUBERNETES_DIR=" + s.dir.Kubernetes(),
+		"EBB_KUBERNETES_DIR=" + s.dir.Kubernetes(), "EBB_OPT_DIR=" + s.dir.Opt(),
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // as sshd does
 	cmd.Stdout, cmd.Stderr = s.channel, s.channel.Stderr()

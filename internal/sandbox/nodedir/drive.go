@@ -4,11 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
 )
 
 // DrivePath is the device of a node's drive for ISO images.
 const DrivePath = "/dev/sr0"
+
+// ISO returns the directory of what is on the ISO of a version, in the sandbox in the given
+// directory.
+func ISO(sandbox, version string) string { return filepath.Join(sandbox, "isos", version) }
 
 // isoDelay is how long an ISO takes from its attachment until its device is there.
 const isoDelay = time.Second
@@ -43,7 +49,8 @@ func (d Dir) Drive() (Drive, error) {
 // WriteDrive replaces the state of the drive.
 func (d Dir) WriteDrive(v Drive) error { return write(d.File("drive.json"), v) }
 
-// AttachISO puts an ISO into the drive; one of the same version that is there stays as it is.
+// AttachISO puts an ISO into the drive, in place of that of another version; one of the same
+// version that is there stays as it is.
 func (d Dir) AttachISO(path, version string) error {
 	drive, err := d.Drive()
 	switch {
@@ -51,8 +58,11 @@ func (d Dir) AttachISO(path, version string) error {
 		return err
 	case drive.ISO != "" && drive.Version == version:
 		return nil
-	case drive.ISO != "":
-		return fmt.Errorf("the ISO of %s is attached", drive.Version)
+	case drive.Mounted != "":
+		return ErrMounted
+	}
+	if _, err := os.Stat(path); err != nil {
+		return fmt.Errorf("there is no ISO of %s: %w", version, err)
 	}
 	return d.WriteDrive(Drive{ISO: path, Version: version, Since: time.Now()})
 }

@@ -17,6 +17,15 @@ var published = []string{
 	"1.40.1-1.1", "1.39.2-1.1", "1.38.3-1.1", "1.38.2-1.1", "1.38.1-1.1", "1.37.3-1.1", "1.37.2-1.1", "1.36.3-1.1",
 }
 
+// Versions returns the Kubernetes versions that there are, newest first.
+func Versions() []string {
+	versions := make([]string, len(published))
+	for i, revision := range published {
+		versions[i], _, _ = strings.Cut(revision, "-")
+	}
+	return versions
+}
+
 // Package is one installed package.
 type Package struct {
 	Version string `json:"version"` // such as 1.36.3-1.1

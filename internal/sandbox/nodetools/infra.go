@@ -21,11 +21,17 @@ type infraRequest struct {
 		Node      string `json:"node"`
 		MachineID string `json:"machineID"`
 	} `json:"machine"`
+	ISO struct {
+		Version string `json:"version"`
+	} `json:"iso"`
 }
 
+// cannotSucceed is the exit code for what is not worth another try: there is no such ISO.
+const cannotSucceed = 78
+
 // Infra is the infrastructure command of the sandbox in dir: it reads one request on
-// stdin, which asks for the state of a machine or destroys it, and returns its exit
-// code. The sandbox sees the marker of a destroyed machine and takes it off the net.
+// stdin, which asks for the state of a machine, destroys it, or changes the ISO in its
+// drive, and returns its exit code. The sandbox sees the marker of a destroyed machine and takes it off the net.
 func Infra(dir string) int {
 	var req infraRequest
 	if err := json.NewDecoder(os.Stdin).Decode(&req); err != nil {
@@ -34,9 +40,13 @@ func Infra(dir string) int {
 	if req.Version != 1 || req.Machine.Node == "" {
 		return fail("infra", fmt.Errorf("a request of version 1 that names a node is needed, not version %d, node %q", req.Version, req.Machine.Node))
 	}
-	state, err := act(nodedir.Of(dir, req.Machine.Node), req)
+	state, err := act(dir, req)
 	if err != nil {
-		return fail("infra", fmt.Errorf("machine of node %s: %w", req.Machine.Node, err))
+		code := fail("infra", fmt.Errorf("machine of node %s: %w", req.Machine.Node, err))
+		if errors.Is(err, fs.ErrNotExist) {
+			code = cannotSucceed
+		}
+		return code
 	}
 	if err := notify(dir, req); err != nil {
 		return fail("infra", err)
@@ -64,7 +74,8 @@ func notify(dir string, req infraRequest) error {
 }
 
 // act does what is asked for and returns the state of the machine.
-func act(d nodedir.Dir, req infraRequest) (state string, err error) {
+func act(dir string, req infraRequest) (state string, err error) {
+	d := nodedir.Of(dir, req.Machine.Node)
 	info, err := d.Info()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -77,12 +88,17 @@ func act(d nodedir.Dir, req infraRequest) (state string, err error) {
 	}
 	switch req.Action {
 	case "destroy":
-		if err := nodedir.Mark(d.Destroyed()); err != nil {
-			return "", err
-		}
+		err = nodedir.Mark(d.Destroyed())
+	case "attach-iso":
+		err = d.AttachISO(nodedir.ISO(dir, req.ISO.Version), req.ISO.Version)
+	case "detach-iso":
+		err = d.DetachISO()
 	case "state":
 	default:
-		return "", fmt.Errorf("unknown action %q", req.Action)
+		err = fmt.Errorf("unknown action %q", req.Action)
+	}
+	if err != nil {
+		return "", err
 	}
 	switch {
 	case nodedir.Marked(d.Destroyed()):
