@@ -22,10 +22,10 @@ func withISO(nodes []policy.Node) activities.Survey {
 	return survey
 }
 
-// attaches expects the ISO of a version to be attached to a machine so many times.
-func (w *world) attaches(v version.Version, times int, nodes ...policy.Node) {
+// attaches expects the ISO of the target to be attached to machines, to each so many times.
+func (w *world) attaches(times int, nodes ...policy.Node) {
 	for _, n := range nodes {
-		w.env.OnActivity(act.AttachISO, mock.Anything, activities.AttachISOInput{Cluster: "prod", Node: n, Version: v}).
+		w.env.OnActivity(act.AttachISO, mock.Anything, activities.AttachISOInput{Cluster: "prod", Node: n, Version: target}).
 			Return(func(context.Context, activities.AttachISOInput) (activities.AttachISOResult, error) {
 				w.note("attach " + n.Name)
 				return activities.AttachISOResult{}, nil
@@ -49,7 +49,7 @@ func TestISOIsAttachedForEachNodeAndDetached(t *testing.T) {
 	nodes := []policy.Node{cp1, w1}
 	w.claims(clusterstate.Upgrading, clusterstate.Running, target, withISO(nodes))
 	w.fit(nodes...)
-	w.attaches(target, 2, nodes...)
+	w.attaches(2, nodes...)
 	w.runs(activities.PhaseStage, nodes...)
 	w.drainSettings()
 	w.upgrades(nodes...)
@@ -80,8 +80,8 @@ func TestISOIsDetachedWhateverHappens(t *testing.T) {
 	}
 	t.Run("the script fails", func(t *testing.T) {
 		w := begin(t)
-		w.attaches(target, 2, cp1)
-		w.attaches(target, 1, w1, w2)
+		w.attaches(2, cp1)
+		w.attaches(1, w1, w2)
 		w.runs(activities.PhaseStage, nodes...)
 		w.drainSettings()
 		w.reports(cp1)
@@ -104,7 +104,7 @@ func TestISOIsDetachedWhateverHappens(t *testing.T) {
 	})
 	t.Run("it cannot be attached", func(t *testing.T) {
 		w := begin(t)
-		w.attaches(target, 1, cp1, w1)
+		w.attaches(1, cp1, w1)
 		w.env.OnActivity(act.AttachISO, mock.Anything, activities.AttachISOInput{Cluster: "prod", Node: w2, Version: target}).
 			Return(activities.AttachISOResult{}, fails(operation.TypeConfig, "VM w2 has another ISO attached")).Once()
 		w.env.OnActivity(act.RunScript, mock.Anything, mock.Anything).Return(activities.ScriptResult{}, nil).Maybe()
@@ -118,7 +118,7 @@ func TestISOIsDetachedWhateverHappens(t *testing.T) {
 	})
 	t.Run("it cannot be attached once more", func(t *testing.T) {
 		w := begin(t)
-		w.attaches(target, 1, w1, w2)
+		w.attaches(1, w1, w2)
 		tries := 0
 		w.env.OnActivity(act.AttachISO, mock.Anything, activities.AttachISOInput{Cluster: "prod", Node: cp1, Version: target}).
 			Return(func(context.Context, activities.AttachISOInput) (activities.AttachISOResult, error) {
@@ -158,8 +158,8 @@ func TestISOOfANodeThatIsLeftOutIsDetached(t *testing.T) {
 	nodes := []policy.Node{cp1, w1}
 	w.claims(clusterstate.Upgrading, clusterstate.Running, target, withISO(nodes))
 	w.fit(nodes...)
-	w.attaches(target, 2, cp1)
-	w.attaches(target, 1, w1)
+	w.attaches(2, cp1)
+	w.attaches(1, w1)
 	w.runs(activities.PhaseStage, nodes...)
 	w.drainSettings()
 	w.reports(cp1)
@@ -190,7 +190,7 @@ func TestEachHopHasAnISOOfItsOwn(t *testing.T) {
 	w := newWorld(t)
 	w.claimsHops(target, clusterstate.Running, withISO([]policy.Node{cp1}))
 	w.fit(cp1, upgraded(cp1))
-	w.attaches(target, 2, cp1)
+	w.attaches(2, cp1)
 	w.runs(activities.PhaseStage, cp1)
 	w.drainSettings()
 	w.upgrades(cp1)
@@ -203,7 +203,7 @@ func TestEachHopHasAnISOOfItsOwn(t *testing.T) {
 	w.detaches("1.38.1", nil, upgraded(cp1))
 	w.releases(clusterstate.Running)
 
-	w.env.ExecuteWorkflow(Upgrade, hopsTo("1.38.1"))
+	w.env.ExecuteWorkflow(Upgrade, inHops())
 
 	kind, text := w.ended()
 	require.Equal(t, operation.TypeFailed, kind)

@@ -403,9 +403,9 @@ func TestUpgradeStatusNamesEveryNode(t *testing.T) {
 	require.True(t, strings.Contains(status.Markdown(), "| cp1 | first-control-plane | done |"))
 }
 
-// hopsTo is an upgrade that stops at 1.37.2 on its way.
-func hopsTo(to version.Version) operation.UpgradeInput {
-	return operation.UpgradeInput{Cluster: "prod", Route: version.Route{Hops: []version.Version{target}, Target: to}}
+// inHops is an upgrade to 1.38.1 that stops at 1.37.2 on its way.
+func inHops() operation.UpgradeInput {
+	return operation.UpgradeInput{Cluster: "prod", Route: version.Route{Hops: []version.Version{target}, Target: "1.38.1"}}
 }
 
 func (w *world) claimsHops(next version.Version, from clusterstate.State, survey activities.Survey) {
@@ -457,7 +457,7 @@ func TestUpgradeInHops(t *testing.T) {
 	w.env.OnActivity(act.Release, mock.Anything, activities.ReleaseInput{Cluster: "prod", Operation: op, State: clusterstate.Running, Version: "1.38.1"}).
 		Return(activities.ReleaseResult{Held: true}, nil).Once()
 
-	w.env.ExecuteWorkflow(Upgrade, hopsTo("1.38.1"))
+	w.env.ExecuteWorkflow(Upgrade, inHops())
 
 	var result operation.UpgradeResult
 	require.NoError(t, w.env.GetWorkflowResult(&result))
@@ -478,7 +478,7 @@ func TestUpgradeInHopsThatStopsBetweenThemLeavesAWholeCluster(t *testing.T) {
 		Return(activities.PreflightResult{Faults: []string{"node cp1: 5 KiB free on /"}}, nil).Once()
 	w.releases(clusterstate.Running)
 
-	w.env.ExecuteWorkflow(Upgrade, hopsTo("1.38.1"))
+	w.env.ExecuteWorkflow(Upgrade, inHops())
 
 	kind, text := w.ended()
 	require.Equal(t, operation.TypeFailed, kind)
@@ -492,7 +492,7 @@ func TestUpgradeRetryGoesOnAtTheHopWhereItStopped(t *testing.T) {
 	w.fit()
 	w.env.OnActivity(act.Preflight, mock.Anything, mock.Anything).Return(activities.PreflightResult{Faults: []string{"enough"}}, nil).Once()
 	w.releases(clusterstate.Alert)
-	w.env.ExecuteWorkflow(Upgrade, hopsTo("1.38.1"))
+	w.env.ExecuteWorkflow(Upgrade, inHops())
 	kind, text := w.ended()
 	require.Equal(t, operation.TypeRefused, kind)
 	require.Contains(t, text, "nothing was changed; the cluster is in state Alert")

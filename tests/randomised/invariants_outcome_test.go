@@ -164,8 +164,8 @@ func leftISOReported(r *operationRun) string {
 	for _, n := range r.m.nodeList() {
 		iso := r.m.nodes[n.Name].iso
 		said := strings.Join(append([]string{r.message, r.status.Warning}, r.upgrade.Warnings...), "\n")
-		told := strings.Contains(said, "the ISO is still attached to the machine of "+n.Name+": ")
-		if r.kind == operation.KindUpgrade && iso != "" && !(told && r.activityFailed("DetachISO", n.Name)) {
+		told := strings.Contains(said, "the ISO is still attached to the machine of "+n.Name+": ") && r.activityFailed("DetachISO", n.Name)
+		if r.kind == operation.KindUpgrade && iso != "" && !told {
 			return fmt.Sprintf("the ISO of %s is left in the drive of %s", iso, n.Name)
 		}
 	}
