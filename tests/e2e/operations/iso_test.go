@@ -101,6 +101,7 @@ func TestUpgradeFromTheBinariesISO(t *testing.T) {
 
 	var end ops.Operation
 	require.NoError(t, bed.Ops.Watch(t.Context(), id, func(o ops.Operation) { end = o }))
+	recordIn(t, bed, id)
 
 	require.Equal(t, ops.Done, end.State, text(end))
 	require.NoError(t, bed.Verify(t.Context(), testbed.AllAt("1.37.2"), testbed.InState(clusterstate.Running), testbed.OnlyCordoned(),
@@ -121,6 +122,7 @@ func TestFailedUpgradeLeavesNoISO(t *testing.T) {
 	require.NoError(t, bed.Sandbox.Machine("w1").FailScript(1))
 
 	end := upgradeTo(t, bed, "upgrade-fails", "1.37.2")
+	recordIn(t, bed, "upgrade-fails")
 
 	require.Equal(t, ops.Failed, end.State, text(end))
 	require.Contains(t, end.Message, "node w1")
@@ -154,6 +156,7 @@ func TestCancelledUpgradeLeavesNoISO(t *testing.T) {
 
 	var end ops.Operation
 	require.NoError(t, bed.Ops.Watch(t.Context(), id, func(o ops.Operation) { end = o }))
+	recordIn(t, bed, id)
 
 	require.Equal(t, ops.Cancelled, end.State, text(end))
 	requireEmptyDrives(t, bed, "cp1", "w1")

@@ -22,14 +22,19 @@ import (
 // tests/replay, one for each workflow type and ending of each test.
 func record(t *testing.T, id string) {
 	t.Helper()
-	for _, child := range save(t, id, id) {
-		save(t, child, id)
+	recordIn(t, shared, id)
+}
+
+func recordIn(t *testing.T, bed *testbed.Bed, id string) {
+	t.Helper()
+	for _, child := range save(t, bed, id, id) {
+		save(t, bed, child, id)
 	}
 }
 
-func save(t *testing.T, workflowID, operation string) (children []string) {
+func save(t *testing.T, bed *testbed.Bed, workflowID, operation string) (children []string) {
 	t.Helper()
-	history := &historypb.History{Events: events(t, workflowID)}
+	history := &historypb.History{Events: eventsIn(t, bed, workflowID)}
 	for _, event := range history.Events {
 		if child := event.GetChildWorkflowExecutionStartedEventAttributes(); child != nil {
 			children = append(children, child.GetWorkflowExecution().GetWorkflowId())
@@ -37,9 +42,9 @@ func save(t *testing.T, workflowID, operation string) (children []string) {
 	}
 	body, err := temporalproto.CustomJSONMarshalOptions{Indent: " "}.Marshal(history)
 	require.NoError(t, err)
-	requireNoSecret(t, history)
+	requireNoSecret(t, bed, history)
 	if dir := os.Getenv("EBB_RECORD"); dir != "" && worthKeeping(workflowID, history) {
-		body = bytes.ReplaceAll(body, []byte(filepath.Dir(shared.Config)), []byte("/sandbox"))
+		body = bytes.ReplaceAll(body, []byte(filepath.Dir(bed.Config)), []byte("/sandbox"))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, fileName(t, history, workflowID, operation)), body, 0o644))
 	}
 	return children
@@ -84,10 +89,10 @@ func fileName(t *testing.T, h *historypb.History, workflowID, operation string) 
 }
 
 // requireNoSecret looks for the very SSH key, kubeconfig and token that the run used.
-func requireNoSecret(t *testing.T, h *historypb.History) {
+func requireNoSecret(t *testing.T, bed *testbed.Bed, h *historypb.History) {
 	t.Helper()
 	dump := h.String()
-	for _, file := range []string{shared.Sandbox.Cluster(testbed.ClusterName).SSH.IdentityFile, shared.Sandbox.Kubeconfig(), shared.Kubeconfig} {
+	for _, file := range []string{bed.Sandbox.Cluster(testbed.ClusterName).SSH.IdentityFile, bed.Sandbox.Kubeconfig(), bed.Kubeconfig} {
 		body, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for line := range strings.Lines(string(body)) {
