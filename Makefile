@@ -43,7 +43,7 @@ test: build tools ## all tests: unit, workflows, replay, and end to end on the s
 	@go test $(UNIT_TESTS)
 	@echo "test: on the sandbox (real kube-apiserver, etcd, SSH, Temporal, xDS clients): end to end, gateways that are restarted, endpoints, a part of the fault matrix"
 	@go test -timeout 30m $(SANDBOX_TESTS)
-test-short: ## the tests of a developer's loop, without the sandbox: under two minutes once compiled
+test-short: ## the tests of a developer's loop, which start no servers of others: under two minutes once compiled
 	@go test -short $(UNIT_TESTS)
 
 .PHONY: test-restart

@@ -145,6 +145,9 @@ func TestKilledEngine(t *testing.T) {
 		<-t.Context().Done() // until it is killed
 		return
 	}
+	if testing.Short() {
+		t.Skip("-short: starts a Temporal server")
+	}
 	dir := filepath.Join(t.TempDir(), "odd %3f?#name") // a path that SQLite must get escaped
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledEngine$", "-test.timeout=60s")

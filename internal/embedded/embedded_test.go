@@ -26,6 +26,9 @@ const queue = "test"
 
 func start(t *testing.T, dir string) *Server {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: starts a Temporal server")
+	}
 	s, err := Start(t.Context(), Options{Dir: dir, UIPort: -1, Log: zap.NewNop()})
 	require.NoError(t, err)
 	t.Cleanup(s.Stop)

@@ -229,6 +229,9 @@ func forwardTCP(newChannel ssh.NewChannel) {
 // Settings are lines of sshd_config.
 func startOpenSSH(t *testing.T, settings ...string) *testServer {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: starts an OpenSSH server")
+	}
 	const sshd = "/usr/sbin/sshd"
 	if _, err := os.Stat(sshd); err != nil {
 		t.Skipf("OpenSSH's server is not installed (%s): apt-get install openssh-server", sshd)

@@ -31,6 +31,9 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: starts a Temporal server")
+	}
 	l := &lab{t: t, dir: t.TempDir()}
 	l.start(0)
 	t.Cleanup(l.stop)

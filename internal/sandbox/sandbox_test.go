@@ -100,6 +100,9 @@ func (s shell) script(phase, role string) (out string, code int) {
 }
 
 func TestSandbox(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: starts a control plane")
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
 	defer cancel()
 	s, err := Start(ctx, Options{

@@ -145,6 +145,9 @@ func TestCKS(t *testing.T) {
 
 // The ISO may be another one, or none, or not whole; whatever it is, it is let go of.
 func TestCKSFailures(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: runs a script many times")
+	}
 	without := func(file string) func(string) {
 		return func(dir string) { require.NoError(t, os.Remove(filepath.Join(dir, file))) }
 	}
@@ -180,6 +183,9 @@ func TestCKSFailures(t *testing.T) {
 // A script that fails, or is stopped, leaves nothing mounted and the tray open; one that is
 // to be tried again leaves the ISO in the drive.
 func TestCKSLetsGoOfTheISO(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: runs a script many times")
+	}
 	t.Run("kubeadm fails", func(t *testing.T) {
 		m := newCKSMachine(t)
 		m.set(nodedir.Faults{Exit: 7})
@@ -264,6 +270,9 @@ func TestCKSUpgradesWithPluginsOfCoreDNS(t *testing.T) {
 }
 
 func TestCKSManifests(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: runs a script many times")
+	}
 	applied := func(calls []string) (names []string) {
 		for _, call := range calls {
 			if strings.Contains(call, " apply -f ") {

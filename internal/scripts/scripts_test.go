@@ -269,6 +269,9 @@ func TestAptUpgradeByAnotherOperation(t *testing.T) {
 }
 
 func TestAptFailures(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: runs a script many times")
+	}
 	t.Run("locked", func(t *testing.T) {
 		m := newMachine(t)
 		m.set(nodedir.Faults{AptLocked: true})
@@ -484,6 +487,9 @@ func TestBundle(t *testing.T) {
 }
 
 func TestBundleFailures(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: runs a script many times")
+	}
 	m := newBundleMachine(t)
 	m.env["EBB_TARGET_VERSION"] = "1.37.20"
 	code, out, _ := m.run(bundle, "stage", "worker")

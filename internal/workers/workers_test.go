@@ -18,6 +18,9 @@ import (
 
 func startEngine(t *testing.T) (client.Client, *embedded.Server) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: starts a Temporal server")
+	}
 	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UIPort: -1, Log: zap.NewNop()})
 	require.NoError(t, err)
 	t.Cleanup(server.Stop)

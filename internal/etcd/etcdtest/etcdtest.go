@@ -42,6 +42,9 @@ func (r *Cluster) Stop(t *testing.T, name string) {
 // yet have elected a leader. Without etcd in EBB_BIN the test is skipped.
 func Start(t *testing.T, names ...string) *Cluster {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: starts an etcd")
+	}
 	binary := filepath.Join(os.Getenv("EBB_BIN"), "etcd")
 	if _, err := os.Stat(binary); err != nil { // #nosec G703 -- whoever sets EBB_BIN may run what is in it
 		t.Skip("needs etcd in EBB_BIN: run make test")
