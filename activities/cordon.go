@@ -45,10 +45,9 @@ func (a *Activities) Cordon(ctx context.Context, in NodeInput) (CordonResult, er
 			return nil
 		}
 		result.Ours = true
-		return map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{clusterstate.AnnotationCordonedBy: in.Operation}},
-			"spec":     map[string]any{"unschedulable": true},
-		}
+		patch := annotate(map[string]any{clusterstate.AnnotationCordonedBy: in.Operation, clusterstate.AnnotationDraining: nil})
+		patch["spec"] = map[string]any{"unschedulable": true}
+		return patch
 	})
 	if apierrors.IsNotFound(err) {
 		return CordonResult{}, permanentf(operation.TypeConfig, "cordon node %s: it is not in cluster %s any more", in.Node, in.Cluster)
@@ -160,7 +159,7 @@ func (a *Activities) RecordVersion(ctx context.Context, in RecordVersionInput) (
 		if n.Annotations[clusterstate.AnnotationNodeVersion] == string(in.Version) {
 			return nil
 		}
-		return map[string]any{"metadata": map[string]any{"annotations": map[string]any{clusterstate.AnnotationNodeVersion: in.Version}}}
+		return annotate(map[string]any{clusterstate.AnnotationNodeVersion: in.Version})
 	})
 	if err != nil {
 		return RecordVersionResult{}, fmt.Errorf("record the version of node %s: %w", in.Node, err)

@@ -48,8 +48,8 @@ type DrainInput struct {
 	Deadline time.Time      `json:"deadline"` // the attempt's end
 }
 
-// Drain makes one attempt to drain a node: it evicts the pods and waits for
-// their end, until the deadline. Its heartbeat holds the progress. An attempt
+// Drain makes one attempt to drain a node: it marks the node as being drained, evicts the
+// pods and waits for their end, until the deadline. Its heartbeat holds the progress. An attempt
 // that ends with pods left is a permanent error with the final progress in its
 // details; a dead worker or an API server that is away is not the end of an
 // attempt.
@@ -61,10 +61,11 @@ func (a *Activities) Drain(ctx context.Context, in DrainInput) (drain.Result, er
 	var latest atomic.Pointer[operation.DrainProgress]
 	latest.Store(&operation.DrainProgress{Node: in.Node})
 	defer keepAlive(ctx, func() any { return *latest.Load() })()
+	deadline := localTime(a.Now(), activity.GetInfo(ctx).StartedTime, in.Deadline)
+	a.markDraining(ctx, c, in.NodeInput, deadline)
 	result, err := drain.Run(ctx, drain.Request{
-		Cluster: c, Node: in.Node, Operation: in.Operation, Settings: in.Settings, Log: a.Log,
-		Deadline: localTime(a.Now(), activity.GetInfo(ctx).StartedTime, in.Deadline),
-		Report:   func(p operation.DrainProgress) { latest.Store(&p) },
+		Cluster: c, Node: in.Node, Operation: in.Operation, Settings: in.Settings, Log: a.Log, Deadline: deadline,
+		Report: func(p operation.DrainProgress) { latest.Store(&p) },
 	})
 	var failed *drain.Error
 	switch {

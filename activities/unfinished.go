@@ -32,7 +32,11 @@ func (a *Activities) TakeCordonOver(ctx context.Context, in NodeInput) (Unfinish
 		if !n.Spec.Unschedulable || n.Annotations[clusterstate.AnnotationUnfinished] == "" {
 			return nil
 		}
-		return map[string]any{clusterstate.AnnotationCordonedBy: in.Operation}
+		marks := map[string]any{clusterstate.AnnotationCordonedBy: in.Operation}
+		if n.Annotations[clusterstate.AnnotationDraining] != "" { // it is not drained again
+			marks[clusterstate.AnnotationDraining] = in.Operation
+		}
+		return marks
 	})
 }
 
@@ -44,7 +48,7 @@ func (a *Activities) markUnfinished(ctx context.Context, in NodeInput, mark func
 	}
 	done, err := editNode(ctx, c, in.Node, func(n *core.Node) map[string]any {
 		if annotations := mark(n); annotations != nil {
-			return map[string]any{"metadata": map[string]any{"annotations": annotations}}
+			return annotate(annotations)
 		}
 		return nil
 	})

@@ -23,6 +23,15 @@ func CordonedBy(n *core.Node) string {
 	return n.Annotations[clusterstate.AnnotationCordonedBy]
 }
 
+// DrainedBy returns the operation that has begun to drain a node; "" = none has, or the node does
+// not bear that operation's cordon, or not any more.
+func DrainedBy(n *core.Node) string {
+	if by := CordonedBy(n); n.Annotations[clusterstate.AnnotationDraining] == by {
+		return by
+	}
+	return ""
+}
+
 // StaleMark reports whether a node is marked as cordoned by an operation whose cordon it does
 // not bear any more, as kubectl uncordon leaves it.
 func StaleMark(n *core.Node) bool {

@@ -36,8 +36,11 @@ func TestCordonedBy(t *testing.T) {
 		if c.mark != "" {
 			n.Annotations = map[string]string{clusterstate.AnnotationCordonedBy: c.mark}
 		}
+		require.Empty(t, DrainedBy(n), c.name)
 		require.Equal(t, c.want, CordonedBy(n), c.name)
 		require.Equal(t, c.want, PolicyNode(n).CordonedBy, c.name)
 		require.Equal(t, c.stale, StaleMark(n), c.name)
+		meta.SetMetaDataAnnotation(&n.ObjectMeta, clusterstate.AnnotationDraining, "drain-1")
+		require.Equal(t, c.want, DrainedBy(n), c.name)
 	}
 }

@@ -37,6 +37,10 @@ const (
 	// the operation's ID. Whether the cordon is still the operation's, cluster.CordonedBy
 	// tells.
 	AnnotationCordonedBy = "ebb/cordoned-by"
+	// AnnotationDraining is on a node that the operation which has cordoned it has begun to
+	// drain; its value is the operation's ID. It stays until the cordon is taken back.
+	// cluster.DrainedBy tells what it means.
+	AnnotationDraining = "ebb/draining"
 	// AnnotationUnfinished is on a node whose upgrade has left it cordoned, as its kubelet
 	// did not live; its value is the operation ID.
 	AnnotationUnfinished = "ebb/upgrade-unfinished"

@@ -41,12 +41,12 @@ type Port struct {
 
 // ComputeEndpoints returns every endpoint of one port of a service in one address family
 // with its health, sorted by zone and address. all are the EndpointSlices of the service
-// in any order. Endpoints on nodes for which cordoned returns true count as terminating.
+// in any order. Endpoints on nodes for which draining returns true count as terminating.
 //
 // An endpoint that is ready (serving and not terminating) is Healthy. One that is
 // terminating is Draining when any endpoint of the service, of whatever slice or zone,
 // is ready; otherwise it is Healthy as long as it is serving.
-func ComputeEndpoints(all []*discovery.EndpointSlice, family discovery.AddressType, port Port, cordoned func(node string) bool) []Endpoint {
+func ComputeEndpoints(all []*discovery.EndpointSlice, family discovery.AddressType, port Port, draining func(node string) bool) []Endpoint {
 	found := map[netip.AddrPort]candidate{}
 	for _, slice := range all {
 		number := targetPort(slice, port)
@@ -54,7 +54,7 @@ func ComputeEndpoints(all []*discovery.EndpointSlice, family discovery.AddressTy
 			continue
 		}
 		for i := range slice.Endpoints {
-			c, ok := candidateOf(&slice.Endpoints[i], number, cordoned)
+			c, ok := candidateOf(&slice.Endpoints[i], number, draining)
 			if known, twice := found[c.address]; ok && (!twice || c.compare(known) < 0) {
 				found[c.address] = c
 			}
@@ -107,7 +107,7 @@ type candidate struct {
 
 // candidateOf returns an endpoint of a slice with its first address, the only one that
 // the API gives a meaning; not ok when that is no IP address.
-func candidateOf(e *discovery.Endpoint, number uint16, cordoned func(node string) bool) (c candidate, ok bool) {
+func candidateOf(e *discovery.Endpoint, number uint16, draining func(node string) bool) (c candidate, ok bool) {
 	if len(e.Addresses) == 0 {
 		return candidate{}, false
 	}
@@ -119,7 +119,7 @@ func candidateOf(e *discovery.Endpoint, number uint16, cordoned func(node string
 	return candidate{
 		address: netip.AddrPortFrom(address, number), zone: ptr.Deref(e.Zone, ""), node: node,
 		serving:     serving(e.Conditions),
-		terminating: ptr.Deref(e.Conditions.Terminating, false) || node != "" && cordoned(node),
+		terminating: ptr.Deref(e.Conditions.Terminating, false) || node != "" && draining(node),
 	}, true
 }
 

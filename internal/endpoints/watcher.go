@@ -10,7 +10,7 @@ import (
 	discovery "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"ebb/internal/clusterstate"
+	"ebb/internal/cluster"
 	"ebb/internal/mirror"
 )
 
@@ -31,11 +31,11 @@ type clusterWatcher struct {
 	mu         sync.Mutex
 	changed    map[string]bool // services, namespace/name
 	allChanged bool            // any service may have changed
-	cordoned   map[string]bool // nodes that an operation has cordoned, also after their deletion
+	draining   map[string]bool // nodes that an operation drains or has drained, also after their deletion
 }
 
 func newClusterWatcher(client kubernetes.Interface) *clusterWatcher {
-	s := &clusterWatcher{wake: make(chan struct{}, 1), changed: map[string]bool{}, cordoned: map[string]bool{}}
+	s := &clusterWatcher{wake: make(chan struct{}, 1), changed: map[string]bool{}, draining: map[string]bool{}}
 	services, slices, nodes := client.CoreV1().Services(""), client.DiscoveryV1().EndpointSlices(""), client.CoreV1().Nodes()
 	s.services = mirror.New(client, mirror.Options[core.Service]{
 		Resource: "services", Transform: transformService, OnChange: func(o *core.Service) { s.markChanged(o == nil, func() string { return o.Namespace + "/" + o.Name }) },
@@ -120,26 +120,26 @@ func (s *clusterWatcher) takeChanged() []string {
 	return services
 }
 
-// nodeChanged updates which nodes are cordoned by an operation; nil = any node. A node
+// nodeChanged updates which nodes are drained by an operation; nil = any node. A node
 // that was deleted keeps its state: endpoints that it still has must stay terminating.
 func (s *clusterWatcher) nodeChanged(node *core.Node) {
 	if node == nil {
 		for _, n := range s.nodes.List() {
-			s.setCordoned(n.Name, cordonedByEbb(n))
+			s.setDraining(n.Name, cluster.DrainedBy(n) != "")
 		}
 		return
 	}
 	if now := s.nodes.Get(node.Name); now != nil {
-		s.setCordoned(now.Name, cordonedByEbb(now))
+		s.setDraining(now.Name, cluster.DrainedBy(now) != "")
 	}
 }
 
-// setCordoned records whether a node is cordoned by an operation and marks the services
+// setDraining records whether a node is drained by an operation and marks the services
 // that have endpoints on it when that changes.
-func (s *clusterWatcher) setCordoned(node string, cordoned bool) {
+func (s *clusterWatcher) setDraining(node string, draining bool) {
 	s.mu.Lock()
-	unchanged := s.cordoned[node] == cordoned
-	s.cordoned[node] = cordoned
+	unchanged := s.draining[node] == draining
+	s.draining[node] = draining
 	s.mu.Unlock()
 	if unchanged {
 		return
@@ -149,17 +149,14 @@ func (s *clusterWatcher) setCordoned(node string, cordoned bool) {
 	}
 }
 
-// isCordoned reports whether an operation has cordoned a node: endpoints on it count as
-// terminating.
-func (s *clusterWatcher) isCordoned(node string) bool {
+// isDraining reports whether an operation drains a node, or has: endpoints on it count as
+// terminating. One that is only cordoned is not among them: an operation cordons all its
+// nodes at once and drains them one after the other, and whoever is left must not carry the
+// traffic of all of them meanwhile.
+func (s *clusterWatcher) isDraining(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.cordoned[node]
-}
-
-// cordonedByEbb reports whether an operation has cordoned a node.
-func cordonedByEbb(n *core.Node) bool {
-	return n.Spec.Unschedulable && n.Annotations[clusterstate.AnnotationCordonedBy] != ""
+	return s.draining[node]
 }
 
 // endpointsOf returns the endpoints of a resource name, none when there is no such service
@@ -174,7 +171,7 @@ func (s *clusterWatcher) endpointsOf(n ResourceName) (protocol core.Protocol, en
 	if _, supported := socketProtocols[protocolOrTCP(port.Protocol)]; !ok || !supported {
 		return "", nil
 	}
-	return port.Protocol, ComputeEndpoints(s.slices.ByIndex(byService, key), n.addressType(service), port, s.isCordoned)
+	return port.Protocol, ComputeEndpoints(s.slices.ByIndex(byService, key), n.addressType(service), port, s.isDraining)
 }
 
 // servicePort returns the port of a service with that name or number, and whether there
@@ -213,6 +210,12 @@ func transformService(s *core.Service) {
 
 func transformSlice(s *discovery.EndpointSlice) { s.ManagedFields, s.Annotations = nil, nil }
 
+// transformNode drops what tells nothing of the drain of a node. Whose its cordon is, only
+// the fields' managers tell, which take much memory: without them it is an operation's, so
+// that the marks go with them where it is not.
 func transformNode(n *core.Node) {
+	if cluster.DrainedBy(n) == "" {
+		n.Annotations = nil
+	}
 	n.ManagedFields, n.Labels, n.Status = nil, nil, core.NodeStatus{}
 }

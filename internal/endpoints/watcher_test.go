@@ -7,6 +7,8 @@ import (
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ebb/internal/cluster"
 )
 
 func TestServicePort(t *testing.T) {
@@ -51,19 +53,40 @@ func TestAddressType(t *testing.T) {
 	}
 }
 
-// Only an operation's cordon says that the node's endpoints will go.
-func TestCordonedByEbb(t *testing.T) {
-	node := func(unschedulable bool, by string) *core.Node {
-		n := &core.Node{Spec: core.NodeSpec{Unschedulable: unschedulable}, ObjectMeta: meta.ObjectMeta{Name: "w1", Annotations: map[string]string{}}}
-		if by != "" {
-			n.Annotations["ebb/cordoned-by"] = by
+// Only the drain of the operation that has cordoned a node says that its endpoints will go,
+// also when the fields' managers are dropped that tell whose the cordon is.
+func TestDrainingNodes(t *testing.T) {
+	const byKubectl = "kubectl-cordon"
+	for name, c := range map[string]struct {
+		unschedulable     bool
+		cordoned, drained string // the marks
+		manager           string // of the field; "" = Ebb
+		want              bool
+	}{
+		"its drain has begun":               {unschedulable: true, cordoned: "drain-1", drained: "drain-1", want: true},
+		"cordoned, its drain comes later":   {unschedulable: true, cordoned: "drain-1"},
+		"cordoned by a person":              {unschedulable: true},
+		"uncordoned by a person":            {cordoned: "drain-1", drained: "drain-1"},
+		"and cordoned by a person again":    {unschedulable: true, cordoned: "drain-1", drained: "drain-1", manager: byKubectl},
+		"and cordoned by another operation": {unschedulable: true, cordoned: "drain-2", drained: "drain-1"},
+		"schedulable":                       {},
+	} {
+		n := &core.Node{Spec: core.NodeSpec{Unschedulable: c.unschedulable}, ObjectMeta: meta.ObjectMeta{Name: "w1", Annotations: map[string]string{}}}
+		if c.cordoned != "" {
+			n.Annotations["ebb/cordoned-by"] = c.cordoned
 		}
-		return n
+		if c.drained != "" {
+			n.Annotations["ebb/draining"] = c.drained
+		}
+		if c.manager != "" {
+			n.ManagedFields = []meta.ManagedFieldsEntry{{Manager: c.manager, FieldsV1: meta.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)}}
+		}
+		for range 2 { // the second changes nothing
+			transformNode(n)
+			require.Equal(t, c.want, cluster.DrainedBy(n) != "", name)
+			require.Nil(t, n.ManagedFields)
+		}
 	}
-	require.True(t, cordonedByEbb(node(true, "drain-1")))
-	require.False(t, cordonedByEbb(node(true, "")), "somebody else's cordon")
-	require.False(t, cordonedByEbb(node(false, "drain-1")), "uncordoned by somebody else")
-	require.False(t, cordonedByEbb(node(false, "")))
 }
 
 func TestRoutingResources(t *testing.T) {

@@ -53,7 +53,7 @@ func (l *cluster) setSchedulable(ctx context.Context, only string) error {
 		if only != "" && name != only {
 			value = "true"
 		}
-		patch := fmt.Sprintf(`{"spec":{"unschedulable":%s},"metadata":{"annotations":{"ebb/cordoned-by":null}}}`, value)
+		patch := fmt.Sprintf(`{"spec":{"unschedulable":%s},"metadata":{"annotations":{"ebb/cordoned-by":null,"ebb/draining":null}}}`, value)
 		if _, err := l.api().CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(patch), meta.PatchOptions{}); err != nil {
 			return fmt.Errorf("node %s: %w", name, err)
 		}

@@ -38,7 +38,7 @@ func forBothProtocols(t *testing.T, test func(t *testing.T, subscribe openStream
 }
 
 // A pod that is evicted drains from the moment that its successor is ready, and not
-// before; a node that an operation cordons has its endpoints drained beforehand.
+// before; a node that an operation drains has its endpoints drained beforehand.
 func TestPodsThatAreReplaced(t *testing.T) {
 	forBothProtocols(t, func(t *testing.T, subscribe openStream) {
 		deployWorkload(t, sandbox.Workload{Name: "web", Replicas: 2, Spread: true, Annotations: map[string]string{"sandbox.ebb/delete-delay": "6s"}})
@@ -50,7 +50,7 @@ func TestPodsThatAreReplaced(t *testing.T) {
 		leaves, stays := two[0], two[1]
 		s.waitForEndpoints(name, map[string]string{leaves.Status.PodIP: healthy, stays.Status.PodIP: healthy})
 
-		cordon(t, leaves.Spec.NodeName)
+		drainNode(t, leaves.Spec.NodeName)
 		defer uncordon(t, leaves.Spec.NodeName)
 		s.waitForEndpoints(name, map[string]string{leaves.Status.PodIP: draining, stays.Status.PodIP: healthy})
 		uncordon(t, leaves.Spec.NodeName)

@@ -220,7 +220,7 @@ func TestOneReplicaIsReplacedUnderTraffic(t *testing.T) {
 	u, stop := startTraffic(t, f, address, "prod/default/single:80", `{"type": "insecure"}`)
 	for range 2 {
 		pod := runningPods(t, "single")[0]
-		cordon(t, pod.Spec.NodeName)
+		drainNode(t, pod.Spec.NodeName)
 		require.NoError(t, shared.Client().CoreV1().Pods(sandbox.Namespace).EvictV1(t.Context(), &policy.Eviction{ObjectMeta: meta.ObjectMeta{Name: pod.Name}}))
 		f.waitFor(func(at map[string]string) bool { _, there := at[pod.Status.PodIP]; return !there && len(at) == 1 })
 		uncordon(t, pod.Spec.NodeName)

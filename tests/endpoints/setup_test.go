@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"ebb/internal/cluster"
 	"ebb/internal/endpoints"
 	"ebb/internal/sandbox"
 )
@@ -107,7 +108,13 @@ func deployWorkload(t *testing.T, w sandbox.Workload) {
 
 func createService(t *testing.T, name string) {
 	t.Helper()
-	api := shared.Client().CoreV1().Services(sandbox.Namespace)
+	createServiceIn(t, shared.Client(), name)
+}
+
+// createServiceIn makes a service for a workload of a cluster.
+func createServiceIn(t *testing.T, client kubernetes.Interface, name string) {
+	t.Helper()
+	api := client.CoreV1().Services(sandbox.Namespace)
 	_, err := api.Create(t.Context(), &core.Service{
 		ObjectMeta: meta.ObjectMeta{Name: name},
 		Spec: core.ServiceSpec{
@@ -121,15 +128,15 @@ func createService(t *testing.T, name string) {
 	})
 }
 
-// cordon marks a node as an operation does.
-func cordon(t *testing.T, node string) {
+// drainNode marks a node as an operation does that has cordoned it and drains it now.
+func drainNode(t *testing.T, node string) {
 	t.Helper()
-	patch(t, node, `{"spec":{"unschedulable":true},"metadata":{"annotations":{"ebb/cordoned-by":"drain-1"}}}`)
+	patch(t, node, `{"spec":{"unschedulable":true},"metadata":{"annotations":{"ebb/cordoned-by":"drain-1","ebb/draining":"drain-1"}}}`)
 }
 
 func uncordon(t *testing.T, node string) {
 	t.Helper()
-	patch(t, node, `{"spec":{"unschedulable":false},"metadata":{"annotations":{"ebb/cordoned-by":null}}}`)
+	patch(t, node, `{"spec":{"unschedulable":false},"metadata":{"annotations":{"ebb/cordoned-by":null,"ebb/draining":null}}}`)
 }
 
 // runningPods returns those of a workload that are not terminating.
@@ -148,7 +155,7 @@ func runningPods(t *testing.T, workload string) []core.Pod {
 
 func patch(t *testing.T, node, what string) {
 	t.Helper()
-	_, err := shared.Client().CoreV1().Nodes().Patch(context.WithoutCancel(t.Context()), node, types.StrategicMergePatchType, []byte(what), meta.PatchOptions{})
+	_, err := shared.Client().CoreV1().Nodes().Patch(context.WithoutCancel(t.Context()), node, types.StrategicMergePatchType, []byte(what), meta.PatchOptions{FieldManager: cluster.FieldManager})
 	require.NoError(t, err)
 }
 
