@@ -31,6 +31,7 @@ type Endpoints struct {
 	Listen       string           `yaml:"listen,omitempty"`       // default none: they are not served; another host than this one needs TLS
 	ClientCAFile string           `yaml:"clientCAFile,omitempty"` // PEM; a client may show a certificate that it has signed, in place of a token
 	Clients      []EndpointClient `yaml:"clients,omitempty"`
+	MaxStreamAge Duration         `yaml:"maxStreamAge,omitempty"` // default 30m; then a stream ends, 25 % earlier at most, and its client opens another one, perhaps to another gateway
 }
 
 // EndpointClient is what an xDS client with a client certificate may ask for.
@@ -73,6 +74,9 @@ const DefaultListen = "127.0.0.1:8470"
 // minGracePeriod is the least time in which a request can end, and then the process.
 const minGracePeriod = Duration(3 * time.Second)
 
+// minStreamAge keeps clients from doing little else than to connect.
+const minStreamAge = Duration(time.Second)
+
 // WithDefaults returns the section with every default filled in. Load applies it.
 func (g Gateway) WithDefaults() Gateway {
 	setDefault(&g.Listen, DefaultListen)
@@ -83,6 +87,9 @@ func (g Gateway) WithDefaults() Gateway {
 	setDefault(&g.RateLimit.Burst, 300)
 	setDefault(&g.MaxStreams, 1000)
 	setDefault(&g.MaxStreamsPerPrincipal, max(1, g.MaxStreams/2))
+	if g.Endpoints.Listen != "" {
+		setDefault(&g.Endpoints.MaxStreamAge, Duration(30*time.Minute))
+	}
 	return g
 }
 
@@ -116,13 +123,16 @@ func (g *Gateway) validate(v validator) {
 
 func (e *Endpoints) validate(v validator, tls TLS) {
 	if e.Listen == "" {
-		if e.ClientCAFile != "" || len(e.Clients) > 0 {
+		if e.ClientCAFile != "" || len(e.Clients) > 0 || e.MaxStreamAge != 0 {
 			v.errorf("listen", "is required: host:port, such as 127.0.0.1:8471 or :8471")
 		}
 		return
 	}
 	if _, port, err := net.SplitHostPort(e.Listen); err != nil || port == "" {
 		v.errorf("listen", "must be host:port, such as 127.0.0.1:8471 or :8471")
+	}
+	if e.MaxStreamAge != 0 && e.MaxStreamAge < minStreamAge {
+		v.errorf("maxStreamAge", "must be %s or more, not %s", minStreamAge, e.MaxStreamAge)
 	}
 	if e.ClientCAFile != "" && tls.CertificateFile == "" {
 		v.errorf("clientCAFile", "needs gateway.tls: clients show no certificate to a server that has none")

@@ -28,6 +28,9 @@ type Options struct {
 	// to xDS clients.
 	Client func(ctx context.Context, cluster string) (kubernetes.Interface, error)
 	Log    *zap.Logger
+	// MaxStreamAge is how long a stream may live, 0 = for ever. Each ends after 75 to 100 %
+	// of it; its client keeps what it was told and opens another one.
+	MaxStreamAge time.Duration
 }
 
 // Server is the xDS server. It watches a cluster from the first request for one of its

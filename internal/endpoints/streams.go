@@ -3,7 +3,9 @@ package endpoints
 import (
 	"context"
 	"maps"
+	"math/rand/v2"
 	"slices"
+	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	endpointservice "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
@@ -70,17 +72,44 @@ func (a *services) DeltaEndpoints(from endpointservice.EndpointDiscoveryService_
 // serveSotW serves a state-of-the-world stream. go-control-plane does not say to a cache
 // which stream it answers, so each stream has a server of its own, which costs nothing.
 func (a *services) serveSotW(from xdsstream.Stream, typeURL string) error {
-	st := a.server.openStream(from.Context())
+	ctx, cancel := a.lifetime(from.Context())
+	defer cancel()
+	st := a.server.openStream(ctx)
 	defer a.server.closeStream(st)
 	// A request without names subscribes to nothing, not to everything.
-	return sotw.NewServer(a.ctx, st, nil, sotw.DeactivateLegacyWildcard(), sotw.WithLogger(xdsLogger(a.server.log))).StreamHandler(from, typeURL)
+	return sotw.NewServer(ctx, st, nil, sotw.DeactivateLegacyWildcard(), sotw.WithLogger(xdsLogger(a.server.log))).StreamHandler(from, typeURL)
 }
 
 // serveDelta serves a delta stream.
 func (a *services) serveDelta(from xdsstream.DeltaStream, typeURL string) error {
-	st := a.server.openStream(from.Context())
+	ctx, cancel := a.lifetime(from.Context())
+	defer cancel()
+	st := a.server.openStream(ctx)
 	defer a.server.closeStream(st)
-	return xdsdelta.NewServer(a.ctx, st, nil, xdsdelta.DeactivateLegacyWildcard(), xdsdelta.WithLogger(xdsLogger(a.server.log))).DeltaStreamHandler(from, typeURL)
+	return xdsdelta.NewServer(ctx, st, nil, xdsdelta.DeactivateLegacyWildcard(), xdsdelta.WithLogger(xdsLogger(a.server.log))).DeltaStreamHandler(from, typeURL)
+}
+
+// lifetime returns the context of a stream: it ends with that of the call, with the server's,
+// and when the stream is as old as it may be.
+func (a *services) lifetime(call context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(call)
+	stops := []func() bool{context.AfterFunc(a.ctx, cancel)}
+	if oldest := a.server.opts.MaxStreamAge; oldest > 0 {
+		stops = append(stops, time.AfterFunc(streamAge(oldest, rand.Float64()), cancel).Stop) // #nosec G404 -- it spreads load
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancel()
+	}
+}
+
+// streamAge returns the age at which a stream ends: 75 to 100 % of the greatest, by a random
+// number in [0, 1). So clients that have come at once, as after a roll of the gateways, do
+// not come back at once, and spread over all that there are by then.
+func streamAge(oldest time.Duration, random float64) time.Duration {
+	return oldest - time.Duration(random*float64(oldest)/4)
 }
 
 // stream is what one stream asks for and waits for. It is the ConfigWatcher of

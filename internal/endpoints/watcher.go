@@ -175,13 +175,22 @@ func (s *clusterWatcher) endpointsOf(n ResourceName) (protocol core.Protocol, en
 }
 
 // servicePort returns the port of a service with that name or number, and whether there
-// is one. A headless service without ports has every number, if its slices have.
+// is one. Of a number that the service has for several protocols it is the TCP one, which is
+// what clients speak; a name says which. A headless service without ports has every number,
+// if its slices have.
 func servicePort(service *core.Service, text string) (Port, bool) {
 	number, _ := strconv.ParseInt(text, 10, 32)
-	for _, p := range service.Spec.Ports {
-		if p.Name == text || number > 0 && int64(p.Port) == number {
-			return Port{Name: p.Name, Protocol: p.Protocol, Number: p.Port}, true
+	var found *core.ServicePort
+	for i := range service.Spec.Ports {
+		p := &service.Spec.Ports[i]
+		switch {
+		case p.Name != text && (number <= 0 || int64(p.Port) != number):
+		case found == nil, protocolOrTCP(found.Protocol) != core.ProtocolTCP && protocolOrTCP(p.Protocol) == core.ProtocolTCP:
+			found = p
 		}
+	}
+	if found != nil {
+		return Port{Name: found.Name, Protocol: found.Protocol, Number: found.Port}, true
 	}
 	return Port{Number: int32(number)}, len(service.Spec.Ports) == 0 && number > 0 // #nosec G109 G115 -- parsed as 32 bits
 }

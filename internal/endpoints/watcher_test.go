@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	core "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 func TestServicePort(t *testing.T) {
 	web := &core.Service{Spec: core.ServiceSpec{Ports: []core.ServicePort{
 		{Name: "http", Port: 80}, {Name: "8080", Port: 81}, {Name: "dns", Port: 53, Protocol: core.ProtocolUDP}, {Name: "dns-tcp", Port: 53, Protocol: core.ProtocolTCP},
+		{Name: "tftp", Port: 69, Protocol: core.ProtocolUDP}, {Name: "quic", Port: 443, Protocol: core.ProtocolUDP}, {Name: "https", Port: 443},
 	}}}
 	headless := &core.Service{Spec: core.ServiceSpec{ClusterIP: core.ClusterIPNone}}
 	for _, c := range []struct {
@@ -25,10 +27,13 @@ func TestServicePort(t *testing.T) {
 		{web, "80", Port{Name: "http", Number: 80}, true},
 		{web, "http", Port{Name: "http", Number: 80}, true},
 		{web, "8080", Port{Name: "8080", Number: 81}, true},
-		{web, "53", Port{Name: "dns", Number: 53, Protocol: core.ProtocolUDP}, true}, // the first that has it
+		{web, "53", Port{Name: "dns-tcp", Number: 53, Protocol: core.ProtocolTCP}, true},
+		{web, "dns", Port{Name: "dns", Number: 53, Protocol: core.ProtocolUDP}, true},
+		{web, "69", Port{Name: "tftp", Number: 69, Protocol: core.ProtocolUDP}, true},
+		{web, "443", Port{Name: "https", Number: 443}, true}, // TCP is the API's default
 		{web, "dns-tcp", Port{Name: "dns-tcp", Number: 53, Protocol: core.ProtocolTCP}, true},
-		{web, "443", Port{Number: 443}, false},
-		{web, "https", Port{}, false},
+		{web, "444", Port{Number: 444}, false},
+		{web, "http3", Port{}, false},
 		{headless, "5432", Port{Number: 5432}, true},
 		{headless, "postgres", Port{}, false},
 	} {
@@ -86,6 +91,13 @@ func TestDrainingNodes(t *testing.T) {
 			require.Equal(t, c.want, cluster.DrainedBy(n) != "", name)
 			require.Nil(t, n.ManagedFields)
 		}
+	}
+}
+
+// Streams that were opened at one moment do not end at one.
+func TestStreamAge(t *testing.T) {
+	for random, want := range map[float64]time.Duration{0: 40 * time.Second, 0.5: 35 * time.Second, 0.999999: 30 * time.Second} {
+		require.Equal(t, want, streamAge(40*time.Second, random).Round(time.Millisecond))
 	}
 }
 

@@ -117,13 +117,15 @@ type gateway struct {
 	ca         *certificateAuthority
 	token      string // of a viewer of prod
 	adminToken string // of a viewer of all clusters
+	tokens     []tokenEntry
 	xdsAddress string // where it serves endpoints
 	apiAddress string // where everything else
 	env        []string
 	process    *testbed.Process
 }
 
-func newGateway(t *testing.T) *gateway {
+// newGateway starts an engine and a gateway with more lines in its section of endpoints.
+func newGateway(t *testing.T, more ...string) *gateway {
 	t.Helper()
 	g := &gateway{t: t, dir: t.TempDir(), ca: newCertificateAuthority(t, "the lab's"), xdsAddress: freeAddress(t), apiAddress: freeAddress(t)}
 	engine, err := embedded.Start(t.Context(), embedded.Options{Dir: filepath.Join(g.dir, "engine"), UIPort: -1, Log: zap.NewNop()})
@@ -131,22 +133,43 @@ func newGateway(t *testing.T) *gateway {
 	t.Cleanup(engine.Stop)
 	g.env = append(os.Environ(), "TEMPORAL_ADDRESS="+engine.Address(), "TEMPORAL_NAMESPACE="+engine.Namespace())
 	require.NoError(t, testbed.WriteKubeconfig(t.Context(), shared, "ebb-gateway", deployments.GatewayRBAC, filepath.Join(g.dir, "kubeconfig")))
-	tokens := "tokens:\n"
-	for _, one := range []struct {
-		name, cluster string
-		to            *string
-	}{{"vera", "prod", &g.token}, {"prometheus", auth.AllClusters, &g.adminToken}} {
-		token, hash, err := auth.NewToken()
-		require.NoError(t, err)
-		line, err := auth.TokenFileEntry(one.name, hash, auth.Viewer, []string{one.cluster})
-		require.NoError(t, err)
-		*one.to, tokens = token, tokens+line+"\n"
-	}
-	require.NoError(t, os.WriteFile(filepath.Join(g.dir, "tokens.yaml"), []byte(tokens), 0o600))
+	g.token, g.adminToken = g.addToken("vera", "prod"), g.addToken("prometheus", auth.AllClusters)
 	g.ca.issue("gateway")
 	g.ca.issue("envoy.prod")
 	g.ca.issue("envoy.dev")
 	g.ca.issue("stranger")
+	g.configure(more...)
+	g.start()
+	return g
+}
+
+// addToken adds a token of a viewer of a cluster to the tokens file.
+func (g *gateway) addToken(name, cluster string) string {
+	g.t.Helper()
+	token, hash, err := auth.NewToken()
+	require.NoError(g.t, err)
+	g.tokens = append(g.tokens, tokenEntry{name, hash, cluster})
+	g.writeTokens()
+	return token
+}
+
+// tokenEntry is what the tokens file has of a token.
+type tokenEntry struct{ name, hash, cluster string }
+
+func (g *gateway) writeTokens() {
+	g.t.Helper()
+	text := "tokens:\n"
+	for _, one := range g.tokens {
+		line, err := auth.TokenFileEntry(one.name, one.hash, auth.Viewer, []string{one.cluster})
+		require.NoError(g.t, err)
+		text += line + "\n"
+	}
+	require.NoError(g.t, os.WriteFile(filepath.Join(g.dir, "tokens.yaml"), []byte(text), 0o600))
+}
+
+// configure writes ebb.yaml.
+func (g *gateway) configure(more ...string) {
+	g.t.Helper()
 	text := fmt.Sprintf(`
 clusters:
   - {name: prod, kubeconfig: kubeconfig}
@@ -164,9 +187,25 @@ gateway:
       - {commonName: envoy.prod, clusters: [prod]}
       - {commonName: envoy.dev, clusters: [dev]}
 `, g.apiAddress, g.ca.path("gateway.crt"), g.ca.path("gateway.key"), g.xdsAddress, g.ca.path("ca.crt"))
-	require.NoError(t, os.WriteFile(filepath.Join(g.dir, "ebb.yaml"), []byte(text), 0o600))
-	g.start()
-	return g
+	for _, line := range more {
+		text += "    " + line + "\n"
+	}
+	require.NoError(g.t, os.WriteFile(filepath.Join(g.dir, "ebb.yaml"), []byte(text), 0o600))
+}
+
+// replica starts another gateway with the same settings, engine and tokens, which serves
+// endpoints at that address.
+func (g *gateway) replica(xdsAddress string, more ...string) *gateway {
+	g.t.Helper()
+	other := *g
+	other.dir, other.xdsAddress, other.apiAddress = g.t.TempDir(), xdsAddress, freeAddress(g.t)
+	data, err := os.ReadFile(filepath.Join(g.dir, "kubeconfig"))
+	require.NoError(g.t, err)
+	require.NoError(g.t, os.WriteFile(filepath.Join(other.dir, "kubeconfig"), data, 0o600))
+	other.writeTokens()
+	other.configure(more...)
+	other.start()
+	return &other
 }
 
 // freeAddress returns a loopback address that nobody uses now, and that is kept for nobody else.

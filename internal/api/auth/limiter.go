@@ -13,6 +13,10 @@ const (
 	FailuresBurst     = 20
 )
 
+// RecheckInterval is for how long a token or a certificate that was taken away, or whose
+// rights were, keeps its open streams.
+const RecheckInterval = 10 * time.Second
+
 // Limiter has a rate limit for each key.
 type Limiter struct {
 	perSecond rate.Limit

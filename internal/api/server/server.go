@@ -24,9 +24,6 @@ const (
 	// maxOpenOperations limits how many open operations are counted.
 	maxOpenOperations = 10_000
 
-	// recheckInterval is for how long a token that was taken away keeps its streams.
-	recheckInterval = 10 * time.Second
-
 	headerTimeout  = 10 * time.Second
 	idleTimeout    = 2 * time.Minute // longer than proxies keep connections for reuse
 	maxHeaderBytes = 64 << 10        // a token with many groups has some thousand
@@ -104,7 +101,7 @@ func New(o Options) *Server {
 		authFailureLimiter: auth.NewLimiter(auth.FailuresPerSecond, auth.FailuresBurst),
 		watches:            newWatches(o.Operations),
 		plans:              newSlots(),
-		recheckInterval:    recheckInterval,
+		recheckInterval:    auth.RecheckInterval,
 	}
 	ready := make(chan struct{})
 	s.lifecycle = newLifecycle(func(ctx context.Context) {
