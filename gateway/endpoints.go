@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"ebb/internal/api/auth"
+	"ebb/internal/api/wire"
 	"ebb/internal/cluster"
 	"ebb/internal/endpoints"
 )
@@ -91,6 +92,27 @@ func (s *endpointServer) collectors() []prometheus.Collector {
 		return nil
 	}
 	return []prometheus.Collector{s.endpoints}
+}
+
+// followed returns how the server stands with the clusters that it follows; s may be nil.
+func (s *endpointServer) followed() (all []wire.FollowedCluster) {
+	if s == nil {
+		return nil
+	}
+	for _, c := range s.endpoints.Clusters() {
+		one := wire.FollowedCluster{Cluster: c.Name, InStep: c.InStep()}
+		if last := c.LastEvent(); !last.IsZero() {
+			seconds := int64(time.Since(last).Seconds())
+			one.LastEventSeconds = &seconds
+		}
+		for _, w := range c.Watches {
+			if w.Err != nil {
+				one.Failing = append(one.Failing, wire.FailingWatch{Resource: w.Resource, Error: w.Err.Error()})
+			}
+		}
+		all = append(all, one)
+	}
+	return all
 }
 
 // run serves until ctx ends, then closes all streams: clients keep their endpoints and

@@ -40,7 +40,7 @@ func (g *gateway) serve(ctx context.Context) error {
 		Operations: ops.NewTemporal(client, namespace), Clusters: forecast.NewLocal(registry, g.clusters),
 		Auth: auth, Log: g.log, Version: version, Grace: g.settings.GracePeriod.D(), LameDuck: g.settings.LameDuck.D(),
 		PerSecond: g.settings.RateLimit.PerSecond, Burst: g.settings.RateLimit.Burst, MaxStreams: g.settings.MaxStreams, MaxStreamsPerPrincipal: g.settings.MaxStreamsPerPrincipal,
-		Collectors: xds.collectors(),
+		Collectors: xds.collectors(), Followed: xds.followed,
 	})
 	g.log.Info("serving", zap.Stringer("address", listener.Addr()), zap.Bool("tls", g.settings.TLS.CertificateFile != ""), zap.String("version", version))
 	group, ctx := errgroup.WithContext(ctx)

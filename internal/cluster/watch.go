@@ -137,7 +137,7 @@ type kind interface {
 	Resource() string
 	Run(ctx context.Context)
 	Synced() <-chan struct{}
-	LastError() error
+	Status() mirror.Status
 }
 
 // kinds returns the mirrors without which nothing is decided. That of events is none of
@@ -175,7 +175,7 @@ func (w *Watch) notSynced(ctx context.Context) error {
 		}
 		missing = append(missing, m.Resource())
 		if cause == nil { // one is enough: they mostly have the same reason
-			cause = m.LastError()
+			cause = m.Status().Err
 		}
 	}
 	if cause == nil {

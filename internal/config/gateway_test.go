@@ -73,7 +73,9 @@ gateway:
 
 func TestEndpointsFaults(t *testing.T) {
 	for text, fault := range map[string]string{
-		"{clientCAFile: /ca.pem}": "gateway.endpoints.listen: is required",
+		"{clientCAFile: /ca.pem}":                                                    "gateway.endpoints.listen: is required",
+		"{maxStreamAge: 1h}":                                                         "gateway.endpoints.listen: is required",
+		"{listen: ':8471', maxStreamAge: 10ms}":                                      "gateway.endpoints.maxStreamAge: must be 1s or more, not 10ms",
 		"{listen: ':8471', clients: [{commonName: a, clusters: [prod]}]}":            "gateway.endpoints.clientCAFile: is required with clients",
 		"{listen: ':8471', clientCAFile: /ca.pem, clients: [{clusters: [prod]}]}":    "gateway.endpoints.clients[0].commonName: is required",
 		"{listen: ':8471', clientCAFile: /ca.pem, clients: [{commonName: envoy}]}":   "gateway.endpoints.clients[0].clusters: must name clusters",

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -24,8 +23,9 @@ const maxSubscriptions = 10_000
 
 // Options of a server.
 type Options struct {
-	// Client returns a client for a cluster's API server. Its error is logged and not sent
-	// to xDS clients.
+	// Client returns the client for a cluster's API server: another one than before when the
+	// way there has changed. It is asked again and again. Its error is logged and not sent to
+	// xDS clients.
 	Client func(ctx context.Context, cluster string) (kubernetes.Interface, error)
 	Log    *zap.Logger
 	// MaxStreamAge is how long a stream may live, 0 = for ever. Each ends after 75 to 100 %
@@ -45,9 +45,9 @@ type Server struct {
 	watchers    sync.WaitGroup
 
 	mu            sync.Mutex
-	version       int64                      // raised with each change of a resource
-	clusters      map[string]*clusterWatcher // by cluster
-	subscriptions map[string]*subscription   // by name of the resources
+	version       int64                    // raised with each change of a resource
+	clusters      map[string]*follower     // by cluster
+	subscriptions map[string]*subscription // by name of the resources
 	streams       map[*stream]bool
 
 	nacks   atomic.Int64 // responses that clients rejected
@@ -65,7 +65,7 @@ type subscription struct {
 func NewServer(o Options) *Server {
 	s := &Server{
 		opts: o, log: o.Log, process: fmt.Sprintf("%x-", time.Now().UnixNano()),
-		clusters: map[string]*clusterWatcher{}, subscriptions: map[string]*subscription{}, streams: map[*stream]bool{},
+		clusters: map[string]*follower{}, subscriptions: map[string]*subscription{}, streams: map[*stream]bool{},
 	}
 	s.watchCtx, s.stopWatches = context.WithCancel(context.Background())
 	return s
@@ -83,24 +83,6 @@ func xdsLogger(l *zap.Logger) xdslog.Logger {
 func (s *Server) Close() {
 	s.stopWatches()
 	s.watchers.Wait()
-}
-
-// watchCluster starts watching a cluster unless it is watched already. The caller holds
-// mu.
-func (s *Server) watchCluster(cluster string) error {
-	if s.clusters[cluster] != nil {
-		return nil
-	}
-	client, err := s.opts.Client(s.watchCtx, cluster)
-	if err != nil {
-		return err
-	}
-	watcher, log := newClusterWatcher(client), s.log.With(zap.String("cluster", cluster))
-	s.clusters[cluster] = watcher
-	s.watchers.Go(func() {
-		watcher.run(s.watchCtx, log, func(services []string) { s.publish(cluster, services) })
-	})
-	return nil
 }
 
 // Stats are counts of what a server does.
@@ -122,16 +104,6 @@ func (s *Server) Stats() Stats {
 	}
 }
 
-// publish updates the endpoints of services of a cluster (namespace/name; nil = all) that
-// have subscribers.
-func (s *Server) publish(cluster string, services []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.updateEndpoints(func(w *subscription) bool {
-		return w.name.Cluster == cluster && (services == nil || slices.Contains(services, w.name.Namespace+"/"+w.name.Service))
-	})
-}
-
 // updateEndpoints computes the endpoints of the subscriptions for which match returns true
 // and tells those that have changed. The caller holds mu.
 func (s *Server) updateEndpoints(match func(*subscription) bool) {
@@ -149,11 +121,11 @@ func (s *Server) updateEndpoints(match func(*subscription) bool) {
 // updateAssignment computes the endpoints of a service, if they are known, and reports
 // whether they have changed. The caller holds mu.
 func (s *Server) updateAssignment(text string, one *subscription) (changed bool) {
-	watcher := s.clusters[one.name.Cluster]
-	if watcher == nil || !watcher.hasSynced() {
+	followed := s.clusters[one.name.Cluster]
+	if followed == nil || !followed.current.hasSynced() {
 		return false
 	}
-	protocol, endpoints := watcher.endpointsOf(one.name)
+	protocol, endpoints := followed.current.endpointsOf(one.name)
 	assignment, err := newVersioned(loadAssignment(text, protocol, endpoints))
 	if err != nil {
 		s.log.Error("clients were not told", zap.String("name", text), zap.Error(err))
@@ -184,7 +156,7 @@ func (s *Server) subscribe(st *stream, text string) error {
 	if len(st.subscribed) >= maxSubscriptions {
 		return grpcstatus.Errorf(codes.ResourceExhausted, "one stream may ask for %d services", maxSubscriptions)
 	}
-	if err := s.watchCluster(name.Cluster); err != nil {
+	if err := s.follow(name.Cluster); err != nil {
 		s.log.Warn("a client asks for services of a cluster that cannot be followed", zap.String("cluster", name.Cluster), zap.Error(err))
 		return grpcstatus.Errorf(codes.NotFound, "there is no cluster %q here", name.Cluster)
 	}

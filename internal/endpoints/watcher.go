@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"context"
+	"maps"
 	"strconv"
 	"sync"
 
@@ -23,6 +24,8 @@ const (
 // clusterWatcher watches the Services, EndpointSlices and Nodes of one cluster. While the
 // API server cannot be reached, its state stays as it was.
 type clusterWatcher struct {
+	client   kubernetes.Interface
+	stop     context.CancelFunc
 	services *mirror.Mirror[core.Service]
 	slices   *mirror.Mirror[discovery.EndpointSlice]
 	nodes    *mirror.Mirror[core.Node]
@@ -34,8 +37,9 @@ type clusterWatcher struct {
 	draining   map[string]bool // nodes that an operation drains or has drained, also after their deletion
 }
 
-func newClusterWatcher(client kubernetes.Interface) *clusterWatcher {
-	s := &clusterWatcher{wake: make(chan struct{}, 1), changed: map[string]bool{}, draining: map[string]bool{}}
+// newClusterWatcher returns a watcher to which draining nodes are so until it has seen them.
+func newClusterWatcher(client kubernetes.Interface, draining map[string]bool) *clusterWatcher {
+	s := &clusterWatcher{client: client, wake: make(chan struct{}, 1), changed: map[string]bool{}, draining: draining}
 	services, slices, nodes := client.CoreV1().Services(""), client.DiscoveryV1().EndpointSlices(""), client.CoreV1().Nodes()
 	s.services = mirror.New(client, mirror.Options[core.Service]{
 		Resource: "services", Transform: transformService, OnChange: func(o *core.Service) { s.markChanged(o == nil, func() string { return o.Namespace + "/" + o.Name }) },
@@ -56,12 +60,12 @@ func newClusterWatcher(client kubernetes.Interface) *clusterWatcher {
 func (s *clusterWatcher) run(ctx context.Context, log *zap.Logger, publish func(services []string)) {
 	var reflectors sync.WaitGroup
 	defer reflectors.Wait()
-	for _, m := range []interface{ Run(context.Context) }{s.services, s.slices, s.nodes} {
+	for _, m := range s.mirrors() {
 		reflectors.Go(func() { m.Run(ctx) })
 	}
-	for _, synced := range []<-chan struct{}{s.services.Synced(), s.slices.Synced(), s.nodes.Synced()} {
+	for _, m := range s.mirrors() {
 		select {
-		case <-synced:
+		case <-m.Synced():
 		case <-ctx.Done():
 			return
 		}
@@ -79,14 +83,32 @@ func (s *clusterWatcher) run(ctx context.Context, log *zap.Logger, publish func(
 
 // hasSynced reports whether all objects have been listed once.
 func (s *clusterWatcher) hasSynced() bool {
-	for _, synced := range []<-chan struct{}{s.services.Synced(), s.slices.Synced(), s.nodes.Synced()} {
+	for _, m := range s.mirrors() {
 		select {
-		case <-synced:
+		case <-m.Synced():
 		default:
 			return false
 		}
 	}
 	return true
+}
+
+// mirrored is the part of a mirror that does not depend on its type of object.
+type mirrored interface {
+	Run(ctx context.Context)
+	Synced() <-chan struct{}
+	Status() mirror.Status
+}
+
+func (s *clusterWatcher) mirrors() []mirrored { return []mirrored{s.services, s.slices, s.nodes} }
+
+// statuses returns how each mirror stands with the API server.
+func (s *clusterWatcher) statuses() []mirror.Status {
+	all := make([]mirror.Status, 0, len(s.mirrors()))
+	for _, m := range s.mirrors() {
+		all = append(all, m.Status())
+	}
+	return all
 }
 
 // markChanged records that a service, or any service, may have changed.
@@ -157,6 +179,13 @@ func (s *clusterWatcher) isDraining(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.draining[node]
+}
+
+// drainingNodes returns the nodes that an operation drains.
+func (s *clusterWatcher) drainingNodes() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.draining)
 }
 
 // endpointsOf returns the endpoints of a resource name, none when there is no such service

@@ -5,6 +5,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -41,7 +42,19 @@ type Mirror[T any] struct {
 	syncOnce  sync.Once
 
 	mu        sync.Mutex
-	lastError error // of a list or watch
+	listErr   error // of the last list, nil = it was answered
+	watchErr  error // of the last attempt to watch, nil = it was answered
+	lastEvent time.Time
+}
+
+// Status is how a mirror stands with its API server.
+type Status struct {
+	Resource string
+	Synced   bool  // everything has been listed once
+	Err      error // why it is behind or may be: the last list or watch was refused or not answered; nil = it is in step
+	// LastEvent is when something was heard last: a change or, about once a minute, that
+	// there is none; zero = never.
+	LastEvent time.Time
 }
 
 // New returns a mirror of the objects that listFunc and watchFunc return. It is empty
@@ -62,11 +75,13 @@ func New[T any, P interface {
 	listerWatcher := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			found, err := listFunc(ctx, options)
-			return found, m.recordError(err)
+			m.recordList(err)
+			return found, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			events, err := watchFunc(ctx, options)
-			return events, m.recordError(err)
+			m.recordWatch(err)
+			return events, err
 		},
 	}, client)
 	backoff := relistBackoff
@@ -83,20 +98,43 @@ func (m *Mirror[T]) Resource() string { return m.opts.Resource }
 // Synced returns a channel that is closed after the first complete list.
 func (m *Mirror[T]) Synced() <-chan struct{} { return m.synced }
 
-// LastError returns the last error of a list or watch, nil when there was none.
-func (m *Mirror[T]) LastError() error {
+// Status returns how the mirror stands with its API server now.
+func (m *Mirror[T]) Status() Status {
+	s := Status{Resource: m.opts.Resource}
+	select {
+	case <-m.synced:
+		s.Synced = true
+	default:
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.lastError
+	s.Err, s.LastEvent = cmp.Or(m.listErr, m.watchErr), m.lastEvent
+	return s
 }
 
-func (m *Mirror[T]) recordError(err error) error {
-	if err != nil {
-		m.mu.Lock()
-		m.lastError = err
-		m.mu.Unlock()
+// recordList records how a list was answered.
+func (m *Mirror[T]) recordList(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.listErr = err
+}
+
+// recordWatch records how an attempt to watch was answered. One that is open makes good for
+// a list that was not answered before: it may bring the objects itself.
+func (m *Mirror[T]) recordWatch(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.watchErr = err
+	if err == nil {
+		m.listErr = nil
 	}
-	return err
+}
+
+// recordEvent records that something was heard.
+func (m *Mirror[T]) recordEvent() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lastEvent = time.Now()
 }
 
 // Get returns the object with a key, "namespace/name" or "name"; nil when there is none.
@@ -174,9 +212,16 @@ func (s reflectorStore[T]) Replace(list []any, version string) error {
 		return err
 	}
 	s.mirror.syncOnce.Do(func() { close(s.mirror.synced) })
+	s.mirror.recordEvent()
 	s.mirror.notify(nil)
 	return nil
 }
+
+// UpdateResourceVersion is called after each event, also after one that only says that
+// nothing has changed.
+func (s reflectorStore[T]) UpdateResourceVersion(string) { s.mirror.recordEvent() }
+
+var _ cache.ResourceVersionUpdater = reflectorStore[int]{}
 
 // Resync does nothing: there are no event handlers to resync.
 func (s reflectorStore[T]) Resync() error { return nil }

@@ -3,8 +3,6 @@ package endpoints
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -22,60 +20,6 @@ import (
 
 	"ebb/internal/sandbox"
 )
-
-// balancer accepts connections and leads them in turn to the gateways that listen, as a
-// Service does.
-type balancer struct {
-	listener net.Listener
-	backends []string
-	turn     atomic.Int32
-}
-
-func startBalancer(t *testing.T, backends ...string) *balancer {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	b := &balancer{listener: l, backends: backends}
-	ctx, cancel := context.WithCancel(t.Context())
-	var going sync.WaitGroup
-	going.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			going.Go(func() { b.forward(ctx, c) })
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		_ = l.Close() // its goroutine ends with it
-		going.Wait()
-	})
-	return b
-}
-
-func (b *balancer) address() string { return b.listener.Addr().String() }
-
-// forward leads a connection to the next gateway that listens, until one side ends or ctx does.
-func (b *balancer) forward(ctx context.Context, from net.Conn) {
-	defer func() { _ = from.Close() }()
-	for range b.backends {
-		to, err := new(net.Dialer).DialContext(ctx, "tcp", b.backends[int(b.turn.Add(1))%len(b.backends)])
-		if err != nil {
-			continue
-		}
-		stop := context.AfterFunc(ctx, func() { _ = to.Close() })
-		go func() {
-			_, _ = io.Copy(to, from) // it ends with the connection
-			_ = to.Close()
-		}()
-		_, _ = io.Copy(from, to)
-		stop()
-		_ = to.Close()
-		return
-	}
-}
 
 // patientClient asks for the endpoints of one service over one client connection, and opens
 // a stream again when one has ended, as Envoy does.

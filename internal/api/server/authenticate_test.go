@@ -44,6 +44,24 @@ func TestWithoutAValidTokenNothingIsTold(t *testing.T) {
 	}
 }
 
+// How the server stands with its clusters is told to those who may see them.
+func TestReadinessOfClusters(t *testing.T) {
+	age := int64(3)
+	prod := wire.FollowedCluster{Cluster: "prod", InStep: true, LastEventSeconds: &age}
+	dev := wire.FollowedCluster{Cluster: "dev", Failing: []wire.FailingWatch{{Resource: "nodes", Error: "Unauthorized"}}}
+	b := newBed(t, func(o *Options) {
+		o.Followed = func() []wire.FollowedCluster { return []wire.FollowedCluster{dev, prod} }
+	})
+	for who, want := range map[string][]wire.FollowedCluster{"": nil, "vera": {dev, prod}, "prodop": {prod}, "devop": {dev}} {
+		var now wire.Readiness
+		b.ok(who, "GET", "/readyz", &now)
+		require.Equal(t, wire.Readiness{Status: "ok", Endpoints: want}, now, who)
+	}
+	require.Equal(t, http.StatusUnauthorized, b.do("Bearer ebb_guess", "GET", "/readyz", "").status)
+	b.server.lifecycle.Cordon(false)
+	b.do("vera", "GET", "/readyz", "").problem(t)
+}
+
 // Somebody who guesses is slowed down, and keeps nobody out who has a token.
 func TestGuessingIsLimitedByAddress(t *testing.T) {
 	b := newBed(t)

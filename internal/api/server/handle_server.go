@@ -3,7 +3,9 @@ package server
 import (
 	_ "embed"
 	"net/http"
+	"slices"
 
+	"ebb/internal/api/auth"
 	"ebb/internal/api/wire"
 )
 
@@ -24,12 +26,21 @@ func (s *Server) getHealth(x *exchange) error {
 }
 
 // getReadiness responds 503 when the server is cordoned, so that load balancers use
-// another one.
+// another one. A caller with a token is told how the server stands with the clusters whose
+// endpoints it serves. That none of them is in step does not make it unready: clients would
+// find a server that knows less.
 func (s *Server) getReadiness(x *exchange) error {
 	if s.lifecycle.status().State != wire.Serving {
 		return errorDraining()
 	}
-	return x.respondJSON(http.StatusOK, wire.Health{Status: "ok"})
+	now := wire.Readiness{Status: "ok"}
+	if x.r.Header.Get("Authorization") != "" {
+		if err := s.identify(x); err != nil {
+			return err
+		}
+		now.Endpoints = slices.DeleteFunc(s.options.Followed(), func(c wire.FollowedCluster) bool { return !x.principal.May(auth.Viewer, c.Cluster) })
+	}
+	return x.respondJSON(http.StatusOK, now)
 }
 
 func (s *Server) getMetrics(x *exchange) error {

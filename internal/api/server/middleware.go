@@ -100,6 +100,11 @@ func (s *Server) authenticate(x *exchange) error {
 	if x.route.scope == public {
 		return nil
 	}
+	return s.identify(x)
+}
+
+// identify finds the principal of a request.
+func (s *Server) identify(x *exchange) error {
 	p, err := authenticate(x.r, s.options.Auth)
 	var refused *httpError
 	if errors.As(err, &refused) {

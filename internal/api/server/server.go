@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"ebb/internal/api/auth"
+	"ebb/internal/api/wire"
 	"ebb/internal/forecast"
 	"ebb/internal/ops"
 	"ebb/internal/wait"
@@ -45,7 +46,7 @@ type Clusters interface {
 	Among(ctx context.Context, which func(name string) bool) ([]forecast.Overview, error)
 }
 
-// Options configure a server. All but the numbers and Collectors are required.
+// Options configure a server. All but the numbers, Collectors and Followed are required.
 type Options struct {
 	Operations Operations
 	Clusters   Clusters
@@ -62,6 +63,8 @@ type Options struct {
 	MaxStreamsPerPrincipal int // those of one principal; default half of MaxStreams
 
 	Collectors []prometheus.Collector // further metrics of the process, for /metrics
+
+	Followed func() []wire.FollowedCluster // the clusters whose endpoints the process serves; nil = it serves none
 }
 
 // Server is the gateway's HTTP API. It keeps no state that another gateway would need.
@@ -94,6 +97,9 @@ func New(o Options) *Server {
 	}
 	if o.MaxStreamsPerPrincipal <= 0 {
 		o.MaxStreamsPerPrincipal = max(1, o.MaxStreams/2)
+	}
+	if o.Followed == nil {
+		o.Followed = func() []wire.FollowedCluster { return nil }
 	}
 	s := &Server{
 		options: o, log: o.Log, router: newRouter(routes()),

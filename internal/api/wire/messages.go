@@ -49,7 +49,31 @@ type ClusterList struct {
 	Clusters []forecast.Overview `json:"clusters"`
 }
 
-// Health is the response to GET /healthz and GET /readyz.
+// Readiness is the response to GET /readyz.
+type Readiness struct {
+	Status string `json:"status"` // "ok"
+	// Endpoints are the clusters whose endpoints are served, as far as the caller may see
+	// them; a caller without a token sees none.
+	Endpoints []FollowedCluster `json:"endpoints,omitempty"`
+}
+
+// FollowedCluster is how a gateway stands with a cluster whose endpoints it serves.
+type FollowedCluster struct {
+	Cluster string `json:"cluster"`
+	InStep  bool   `json:"inStep"` // everything is known, and no watch fails
+	// LastEventSeconds is how long ago something was heard of it last: a change or, about
+	// once a minute, that there is none; absent = nothing was yet.
+	LastEventSeconds *int64         `json:"lastEventSeconds,omitempty"`
+	Failing          []FailingWatch `json:"failing,omitempty"`
+}
+
+// FailingWatch is a resource of a cluster whose last list or watch was refused or not answered.
+type FailingWatch struct {
+	Resource string `json:"resource"` // "nodes"
+	Error    string `json:"error"`
+}
+
+// Health is the response to GET /healthz.
 type Health struct {
 	Status string `json:"status"`
 }
