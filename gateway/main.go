@@ -25,7 +25,8 @@ of a Temporal engine. Any number of gateways may serve at once.
 It is set up by the section gateway: of ebb.yaml (deployments/ebb.example.yaml has
 all of it); a change there takes a restart, one in the files that it names does
 not. ` + "`ebb-gateway token`" + ` makes a token for the tokens file,
-` + "`ebb-gateway health`" + ` tells whether the gateway on this machine lives.
+` + "`ebb-gateway health`" + ` tells whether the gateway on this machine lives,
+` + "`ebb-gateway leave`" + ` that it will be stopped.
 
 The engine is named by TEMPORAL_ADDRESS (default localhost:7233), TEMPORAL_NAMESPACE,
 TEMPORAL_API_KEY, TEMPORAL_TLS_* or a profile named by TEMPORAL_PROFILE.
@@ -52,6 +53,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	if len(args) > 0 && args[0] == "health" {
 		return runHealth(args[1:], stderr)
+	}
+	if len(args) > 0 && args[0] == "leave" {
+		return runLeave(args[1:], stderr)
 	}
 	var listen string
 	return command.Server{

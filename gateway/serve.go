@@ -45,6 +45,8 @@ func (g *gateway) serve(ctx context.Context) error {
 	g.log.Info("serving", zap.Stringer("address", listener.Addr()), zap.Bool("tls", g.settings.TLS.CertificateFile != ""), zap.String("version", version))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return api.Run(ctx, listener) })
+	stop := whenTold(api.Leave)
+	defer stop()
 	if xds != nil {
 		g.log.Info("serving endpoints over xDS", zap.Stringer("address", xds.listener.Addr()))
 		group.Go(func() error { return xds.run(ctx, g.settings.GracePeriod.D()) })

@@ -29,9 +29,11 @@ func TestManifestsOfTheGateway(t *testing.T) {
 	deployed, err := client.AppsV1().Deployments("ebb").Get(ctx, "ebb-gateway", meta.GetOptions{})
 	require.NoError(t, err)
 	pod := deployed.Spec.Template.Spec
-	hook := pod.Containers[0].Lifecycle.PreStop.Sleep
-	require.NotNil(t, hook, "the Service forgets the pod before its signal")
-	require.Greater(t, time.Duration(*pod.TerminationGracePeriodSeconds)*time.Second, time.Duration(hook.Seconds)*time.Second+time.Minute)
+	hook := pod.Containers[0].Lifecycle.PreStop.Exec.Command
+	require.Equal(t, []string{"ebb-gateway", "leave", "--for"}, hook[:3], "the Service forgets the pod before its signal")
+	lasts, err := time.ParseDuration(hook[3])
+	require.NoError(t, err)
+	require.Greater(t, time.Duration(*pod.TerminationGracePeriodSeconds)*time.Second, lasts+time.Minute)
 	require.True(t, *pod.Containers[0].EnvFrom[0].SecretRef.Optional)
 
 	for _, manifest := range [][]byte{deployments.Namespace, deployments.GatewayRBAC, deployments.GatewayToken, deployments.RBAC, deployments.WorkerToken} {

@@ -25,8 +25,8 @@ func (s *Server) getHealth(x *exchange) error {
 	return x.respondJSON(http.StatusOK, wire.Health{Status: "ok"})
 }
 
-// getReadiness responds 503 when the server is cordoned, so that load balancers use
-// another one. A caller with a token is told how the server stands with the clusters whose
+// getReadiness responds 503 when the server leaves or is cordoned, so that load balancers
+// use another one. A caller with a token is told how the server stands with the clusters whose
 // endpoints it serves. That none of them is in step does not make it unready: clients would
 // find a server that knows less.
 func (s *Server) getReadiness(x *exchange) error {

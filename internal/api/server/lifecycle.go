@@ -37,7 +37,7 @@ func drainDeadlinesFor(signal time.Time, grace time.Duration) drainDeadlines {
 	return drainDeadlines{requests: deadline.Add(-reserve), responses: deadline.Add(-reserve / 2), connections: deadline.Add(-reserve / 4)}
 }
 
-// lifecycle is the state of a server: Serving, Cordoned, then Terminating. It counts
+// lifecycle is the state of a server: Serving, perhaps Leaving, Cordoned, then Terminating. It counts
 // the requests in flight, so that a shutdown can wait for them.
 type lifecycle struct {
 	mu           sync.Mutex
@@ -73,6 +73,18 @@ func (l *lifecycle) startServing() {
 	l.backgroundDone.Go(func() { l.background(ctx) })
 }
 
+// Leave makes the server say that it is not ready, and close connections after each answer,
+// while it serves as before. It reports whether the state has changed.
+func (l *lifecycle) Leave() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state != wire.Serving {
+		return false
+	}
+	l.state = wire.Leaving
+	return true
+}
+
 // Cordon ends the streams and the background work, and makes admit reject new requests.
 // final means that it is for a shutdown and cannot be undone. It reports whether the
 // state has changed.
@@ -80,7 +92,7 @@ func (l *lifecycle) Cordon(final bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.shuttingDown = l.shuttingDown || final
-	if l.state != wire.Serving {
+	if l.state != wire.Serving && l.state != wire.Leaving {
 		return false
 	}
 	l.state = wire.Cordoned
@@ -95,6 +107,8 @@ func (l *lifecycle) Uncordon() (ok bool) {
 	switch {
 	case l.shuttingDown:
 		return false
+	case l.state == wire.Leaving:
+		l.state = wire.Serving
 	case l.state == wire.Cordoned:
 		l.state = wire.Serving
 		l.startServing()

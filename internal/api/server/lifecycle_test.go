@@ -29,17 +29,17 @@ func TestAdmission(t *testing.T) {
 	type row struct {
 		policy  drainPolicy
 		follows bool
-		want    [3]bool // Serving, Cordoned, Terminating
+		want    [4]bool // Serving, Leaving, Cordoned, Terminating
 	}
 	for _, c := range []row{
-		{alwaysServed, false, [3]bool{true, true, true}},
-		{servedUntilTerminating, false, [3]bool{true, true, false}},
-		{rejectedWhenCordoned, false, [3]bool{true, false, false}},
-		{streamUntilCordoned, false, [3]bool{true, true, false}},
-		{streamUntilCordoned, true, [3]bool{true, false, false}},
+		{alwaysServed, false, [4]bool{true, true, true, true}},
+		{servedUntilTerminating, false, [4]bool{true, true, true, false}},
+		{rejectedWhenCordoned, false, [4]bool{true, true, false, false}},
+		{streamUntilCordoned, false, [4]bool{true, true, true, false}},
+		{streamUntilCordoned, true, [4]bool{true, true, false, false}},
 	} {
 		l := newLifecycle(func(context.Context) {})
-		for i, step := range []func(){func() {}, func() { l.Cordon(false) }, l.Terminate} {
+		for i, step := range []func(){func() {}, func() { l.Leave() }, func() { l.Cordon(false) }, l.Terminate} {
 			step()
 			_, leave, ok := l.admit(c.policy, c.follows)
 			require.Equal(t, c.want[i], ok, "%v in %s", c, l.status().State)
@@ -60,9 +60,17 @@ func TestLifecycleTransitions(t *testing.T) {
 	})
 	require.Equal(t, "begins", <-worked)
 	require.True(t, l.Uncordon(), "nothing to undo")
+	require.True(t, l.Leave())
+	require.False(t, l.Leave(), "it does already")
+	require.Equal(t, wire.Leaving, l.status().State)
+	require.Empty(t, worked, "it works as before")
+	require.True(t, l.Uncordon())
+	require.Equal(t, wire.Serving, l.status().State)
+	require.True(t, l.Leave())
 	require.True(t, l.Cordon(false))
 	require.Equal(t, "ends", <-worked)
 	require.False(t, l.Cordon(false), "it is already")
+	require.False(t, l.Leave())
 	require.True(t, l.Uncordon())
 	require.Equal(t, "begins", <-worked)
 	require.Equal(t, wire.Serving, l.status().State)

@@ -51,7 +51,7 @@ func newMetrics(life *lifecycle, version string) *metrics {
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ebb_gateway_streams", Help: "Event streams and waits that are open."},
 			func() float64 { return float64(life.status().Streams) }))
-	for _, state := range []wire.ServerState{wire.Serving, wire.Cordoned, wire.Terminating} {
+	for _, state := range []wire.ServerState{wire.Serving, wire.Leaving, wire.Cordoned, wire.Terminating} {
 		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ebb_gateway_lifecycle_state", Help: "1 for the state that the server is in.", ConstLabels: prometheus.Labels{"state": string(state)},
 		}, func() float64 {

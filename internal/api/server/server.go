@@ -156,6 +156,14 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	}
 }
 
+// Leave has the server serve on, say that it is not ready, and close connections after each
+// answer: callers go to another server by themselves before this one is stopped.
+func (s *Server) Leave() {
+	if s.lifecycle.Leave() {
+		s.log.Info("leaving: everything is served, and connections are closed after each answer")
+	}
+}
+
 // drain shuts the server down after a signal: it cordons it, waits for requests in
 // flight, cancels those that are left, and closes the connections. Until the lame duck's
 // time is over the listener stays open, since proxies send new requests for a moment:
@@ -163,6 +171,9 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 // say nothing.
 func (s *Server) drain(web *http.Server, signal time.Time) error {
 	at := drainDeadlinesFor(signal, s.options.Grace)
+	if s.lifecycle.status().State == wire.Leaving {
+		web.SetKeepAlivesEnabled(false) // closes connections that nobody has used since it leaves
+	}
 	s.lifecycle.Cordon(true)
 	now := s.lifecycle.status()
 	s.log.Info("cordoned: new requests are sent away, what runs is waited for",
