@@ -82,7 +82,7 @@ func (g *gateway) openEndpoints(ctx context.Context, auth auth.Authenticator, re
 func keepAlive(maxStreamAge time.Duration) keepalive.ServerParameters {
 	return keepalive.ServerParameters{
 		Time: keepAliveInterval, Timeout: keepAliveTimeout,
-		MaxConnectionAge: maxStreamAge * 6 / 10, MaxConnectionAgeGrace: maxStreamAge,
+		MaxConnectionAge: maxStreamAge * 6 / 10, MaxConnectionAgeGrace: maxStreamAge + keepAliveTimeout,
 	}
 }
 

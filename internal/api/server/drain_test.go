@@ -244,6 +244,35 @@ func TestLameDuckIsServed(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), 2*time.Second)
 }
 
+// A server that leaves does everything, on connections that it closes afterwards; one that
+// nobody has used since is closed with the signal, not when the lame duck's time is over.
+func TestLeavingServerServes(t *testing.T) {
+	b := newBed(t, func(o *Options) { o.LameDuck = 5 * time.Second })
+	idle, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(b.url, "http://"))
+	require.NoError(t, err)
+	defer func() { _ = idle.Close() }()
+	_, err = io.WriteString(idle, "GET /healthz HTTP/1.1\r\nHost: gateway\r\n\r\n")
+	require.NoError(t, err)
+	reader := bufio.NewReader(idle)
+	first, err := http.ReadResponse(reader, nil)
+	require.NoError(t, err)
+	_, err = io.ReadAll(first.Body)
+	require.NoError(t, err)
+	require.NoError(t, first.Body.Close())
+	require.False(t, first.Close)
+
+	b.server.Leave()
+	require.Equal(t, http.StatusServiceUnavailable, b.do("", "GET", "/readyz", "").status)
+	a := b.do("otto", "POST", "/v1/operations", drainW1)
+	require.Equal(t, http.StatusAccepted, a.status)
+	require.True(t, a.closed)
+	began := time.Now()
+	b.signal()
+	_, err = reader.ReadByte()
+	require.ErrorIs(t, err, io.EOF)
+	require.Less(t, time.Since(began), 4*time.Second)
+}
+
 // A handler that ignores its context does not delay the end of the process.
 func TestGraceEndsHandlersThatIgnoreTheirContext(t *testing.T) {
 	b := newBed(t, func(o *Options) { o.Grace = time.Second })
