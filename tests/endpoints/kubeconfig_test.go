@@ -60,8 +60,7 @@ func (g *gateway) waitForReadiness(want func(wire.FollowedCluster) bool) {
 	require.Eventually(g.t, func() bool {
 		last = g.readiness(g.token)
 		return len(last) == 1 && last[0].Cluster == "prod" && want(last[0])
-	}, waitTimeout, 100*time.Millisecond)
-	g.t.Logf("%+v", last)
+	}, waitTimeout, 100*time.Millisecond, "what is not so of prod")
 }
 
 // failing returns which watches of a cluster fail with a text in their error.

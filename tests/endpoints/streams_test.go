@@ -115,6 +115,8 @@ func TestOpenStreamsAreAuthorisedAgain(t *testing.T) {
 	g := newGateway(t)
 	told := map[string]string{"10.9.0.1": healthy}
 	revoked, changed := g.addToken("revoked", "prod"), g.addToken("changed", "prod")
+	require.NoError(t, g.process.Stop())
+	g.start() // with both
 	streams := map[string]*xdsClient{"revoked": g.openAs(revoked, ""), "changed": g.openAs(changed, ""), "certified": g.openAs("", "envoy.prod"), "kept": g.openAs(g.token, "")}
 	for _, s := range streams {
 		s.waitForEndpoints(reauthorised, told)

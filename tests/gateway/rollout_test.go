@@ -155,9 +155,9 @@ func plainCallers(g *gateway) []*plainCaller {
 	kept := func(*http.Transport) {}
 	const often = time.Second / 20
 	get := func(name string, interval time.Duration, change func(*http.Transport)) *plainCaller {
-		return &plainCaller{name: name, method: http.MethodGet, path: "/v1/operations?limit=5", interval: interval, client: transport(change)}
+		return &plainCaller{name: name, method: http.MethodGet, path: "/v1/clusters", interval: interval, client: transport(change)}
 	}
-	post := get("poster", 4*often, kept)
+	post := get("poster", time.Second, kept)
 	post.method, post.path, post.body = http.MethodPost, "/v1/operations", drainRequest("prod", "w1")
 	return []*plainCaller{
 		post,
