@@ -35,3 +35,12 @@ func (s *Sandbox) layOut(d nodedir.Dir) error {
 
 // Drive returns what is in the machine's drive for ISO images.
 func (m *Machine) Drive() (nodedir.Drive, error) { return m.dir.Drive() }
+
+// SetISO puts the ISO of a version into the machine's drive, or with "" empties it: what an
+// infrastructure does other than that of the sandbox.
+func (m *Machine) SetISO(version string) error {
+	if version == "" {
+		return m.dir.DetachISO()
+	}
+	return m.dir.AttachISO(nodedir.ISO(m.info.Sandbox, version), version)
+}

@@ -25,22 +25,23 @@ func (s *Server) runCommand(command string, p url.Values) (any, *apiError) {
 	case "listVirtualMachines":
 		return s.listVMs(p)
 	case "destroyVirtualMachine":
-		return s.startJob(p.Get("id"), "Stopping", func(vm *VM) {
+		return s.startJob(p.Get("id"), "Stopping", func(vm *VM) error {
 			vm.State = "Destroyed"
 			if p.Get("expunge") == "true" {
 				vm.State = "Expunging"
 			}
+			return nil
 		})
 	case "attachIso":
 		if _, found := s.iso(p.Get("id")); !found {
 			return nil, &apiError{codeParam, "Unable to execute API command attachiso due to invalid value. Invalid parameter id value=" + p.Get("id")}
 		}
-		return s.startISOJob(p, func(vm *VM) { vm.ISO = p.Get("id") })
+		return s.startISOJob(p, p.Get("id"))
 	case "detachIso":
 		if vm := s.vm(p.Get("virtualmachineid")); vm != nil && vm.ISO == "" {
 			return nil, &apiError{codeInternal, "The specified VM has no ISO attached to it."}
 		}
-		return s.startISOJob(p, func(vm *VM) { vm.ISO = "" })
+		return s.startISOJob(p, "")
 	case "listIsos":
 		return s.listISOs(p)
 	case "listKubernetesSupportedVersions":
@@ -212,7 +213,8 @@ type asyncJob struct {
 	ended  bool
 	vm     *VM
 	before VM
-	do     func(*VM)
+	do     func(*VM) error
+	failed error // of do
 }
 
 // advanceJobs counts one request for every job and ends those that are due.
@@ -226,13 +228,13 @@ func (s *Server) advanceJobs() {
 			job.ended, *job.vm = true, job.before
 		default:
 			job.ended = true
-			job.do(job.vm)
+			job.failed = job.do(job.vm)
 		}
 	}
 }
 
 // startJob begins a job on a machine of the caller's; meanwhile is its state until the end.
-func (s *Server) startJob(id, meanwhile string, do func(*VM)) (any, *apiError) {
+func (s *Server) startJob(id, meanwhile string, do func(*VM) error) (any, *apiError) {
 	vm := s.vm(id)
 	switch {
 	case vm == nil || vm.State == "Expunged":
@@ -258,8 +260,14 @@ func (s *Server) queryJob(id string) (any, *apiError) {
 	case s.JobError != "" && s.JobErrorAsText:
 		return object{"jobid": id, "jobstatus": 2, "jobresultcode": codeInternal, "jobresulttype": "text", "jobresult": s.JobError}, nil
 	case s.JobError != "":
-		return object{"jobid": id, "jobstatus": 2, "jobresultcode": codeInternal, "jobresulttype": "object",
-			"jobresult": object{"errorcode": codeInternal, "errortext": s.JobError}}, nil
+		return failedJob(id, s.JobError), nil
+	case job.failed != nil:
+		return failedJob(id, job.failed.Error()), nil
 	}
 	return object{"jobid": id, "jobstatus": 1, "jobresult": object{"virtualmachine": object{"id": job.vm.ID}}}, nil
+}
+
+func failedJob(id, reason string) object {
+	return object{"jobid": id, "jobstatus": 2, "jobresultcode": codeInternal, "jobresulttype": "object",
+		"jobresult": object{"errorcode": codeInternal, "errortext": reason}}
 }

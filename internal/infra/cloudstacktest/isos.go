@@ -14,14 +14,22 @@ func (s *Server) iso(id string) (ISO, bool) {
 	return s.ISOs[at], true
 }
 
-// startISOJob begins a job on the drive of a machine, which must be Running or Stopped
-// when it ends.
-func (s *Server) startISOJob(p url.Values, do func(*VM)) (any, *apiError) {
+// startISOJob begins a job that attaches an ISO to a machine, which must be Running or
+// Stopped, or detaches the one that it has.
+func (s *Server) startISOJob(p url.Values, iso string) (any, *apiError) {
 	vm := s.vm(p.Get("virtualmachineid"))
 	if vm != nil && vm.State != "Running" && vm.State != "Stopped" {
 		return nil, &apiError{codeInternal, "Please specify an instance that is either Stopped or Running."}
 	}
-	return s.startJob(p.Get("virtualmachineid"), "", do)
+	return s.startJob(p.Get("virtualmachineid"), "", func(vm *VM) error {
+		if s.ChangeISO != nil {
+			if err := s.ChangeISO(*vm, iso); err != nil {
+				return err
+			}
+		}
+		vm.ISO = iso
+		return nil
+	})
 }
 
 func (s *Server) listISOs(p url.Values) (any, *apiError) {

@@ -101,6 +101,9 @@ type Server struct {
 	JobPolls       int    // for how many requests a job runs on; -1 = for ever
 	JobError       string // jobs fail with this, and have no effect
 	JobErrorAsText bool   // a failed job gives its reason as plain text, as old versions do
+	// ChangeISO is what a host does to the drive of a machine at the end of a job; iso is
+	// the ID of the ISO that is attached, empty = it is detached. Its error fails the job.
+	ChangeISO func(vm VM, iso string) error
 
 	http   *httptest.Server
 	mu     sync.Mutex

@@ -1,6 +1,8 @@
 package operations
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +13,7 @@ import (
 
 	"ebb/internal/clusterstate"
 	"ebb/internal/config"
+	"ebb/internal/infra/cloudstacktest"
 	"ebb/internal/operation"
 	"ebb/internal/ops"
 	"ebb/internal/sandbox"
@@ -46,11 +49,16 @@ func (d *drives) of(node string) (actions []string) {
 
 // cksBed is a test bed whose nodes are laid out as CloudStack's Kubernetes service does,
 // with the machines' drives watched.
-func cksBed(t *testing.T, workers int) (*testbed.Bed, *drives) {
+func cksBed(t *testing.T, workers int, edit ...func(*config.Cluster)) (*testbed.Bed, *drives) {
 	t.Helper()
 	bed, err := testbed.Start(t.Context(), testbed.Options{
 		Dir: t.TempDir(), UIPort: -1, Sandbox: sandbox.Options{ControlPlanes: 1, Workers: workers, CKS: true},
-		Edit: func(c *config.Cluster) { c.Upgrade.Script = config.ScriptCKSISO },
+		Edit: func(c *config.Cluster) {
+			c.Upgrade.Script = config.ScriptCKSISO
+			for _, change := range edit {
+				change(c)
+			}
+		},
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, bed.Stop()) })
@@ -161,4 +169,54 @@ func TestCancelledUpgradeLeavesNoISO(t *testing.T) {
 	require.Equal(t, ops.Cancelled, end.State, text(end))
 	requireEmptyDrives(t, bed, "cp1", "w1")
 	require.NoError(t, bed.Verify(t.Context(), testbed.Ran("cp1", "kubeadm upgrade", 0), testbed.InState(clusterstate.Running), testbed.OnlyCordoned()))
+}
+
+// The same with the API of CloudStack: the ISO of its Kubernetes version is found, what an
+// earlier upgrade has left is taken out first, and a version that is disabled there stops the
+// upgrade before anything is drained.
+func TestUpgradeFromTheISOOfCloudStack(t *testing.T) {
+	const of136, of137 = "dddddddd-0000-4000-8000-000000000136", "dddddddd-0000-4000-8000-000000000137"
+	nodes := map[string]string{"11111111-1111-4111-8111-111111111111": "cp1", "22222222-2222-4222-8222-222222222222": "w1"}
+	var vms []cloudstacktest.VM
+	for id, name := range nodes {
+		vms = append(vms, cloudstacktest.VM{ID: id, Name: name, State: "Running", Addresses: []string{"127.0.0.1"}, ISO: map[string]string{"w1": of136}[name]})
+	}
+	cloud := cloudstacktest.Start(false, vms...)
+	t.Cleanup(cloud.Close)
+	cloud.JobPolls = 1
+	cloud.ISOs = []cloudstacktest.ISO{{ID: of136, Name: "setup-v1.36.3"}, {ID: of137, Name: "setup-v1.37.2"}}
+	cloud.Versions = []cloudstacktest.KubernetesVersion{
+		{ID: "v136", Name: "v1.36.3", Version: "1.36.3", ISO: of136, State: "Enabled"}, {ID: "v137", Name: "v1.37.2", Version: "1.37.2", ISO: of137, State: "Enabled"},
+	}
+	keys := filepath.Join(t.TempDir(), "keys")
+	require.NoError(t, os.WriteFile(keys, []byte("apiKey="+cloudstacktest.APIKey+"\nsecretKey="+cloudstacktest.SecretKey), 0o600))
+	bed, _ := cksBed(t, 1, func(c *config.Cluster) {
+		c.Infrastructure = config.Infrastructure{Provider: config.InfraCloudStack, Endpoint: cloud.Endpoint(), CredentialsFile: keys}
+	})
+	require.NoError(t, bed.Sandbox.Machine("w1").SetISO("1.36.3"))
+	cloud.Update(func(s *cloudstacktest.Server) {
+		s.ChangeISO = func(vm cloudstacktest.VM, iso string) error {
+			return bed.Sandbox.Machine(vm.Name).SetISO(map[string]string{of136: "1.36.3", of137: "1.37.2"}[iso])
+		}
+	})
+
+	end := upgradeTo(t, bed, "upgrade-cloud", "1.37.2")
+
+	require.Equal(t, ops.Done, end.State, text(end))
+	require.JSONEq(t, `{"version":"1.37.2","upgraded":["cp1","w1"]}`, string(end.Result), "no warning")
+	require.NoError(t, bed.Verify(t.Context(), testbed.AllAt("1.37.2"), testbed.InState(clusterstate.Running), testbed.OnlyCordoned()))
+	require.Len(t, cloud.Calls("attachIso"), 2)
+	require.Len(t, cloud.Calls("detachIso"), 3)
+	for id, name := range nodes {
+		require.Empty(t, cloud.VM(id).ISO, name)
+		requireEmptyDrives(t, bed, name)
+	}
+
+	cloud.Update(func(s *cloudstacktest.Server) {
+		s.Versions = append(s.Versions, cloudstacktest.KubernetesVersion{ID: "v1373", Name: "v1.37.3", Version: "1.37.3", ISO: of136, State: "Disabled"})
+	})
+	end = upgradeTo(t, bed, "upgrade-disabled", "1.37.3")
+	require.Equal(t, ops.RolledBack, end.State, text(end))
+	require.Contains(t, end.Message, "Kubernetes version 1.37.3 of CloudStack (v1.37.3) is Disabled")
+	require.NoError(t, bed.Verify(t.Context(), testbed.InState(clusterstate.Running), testbed.OnlyCordoned()))
 }
