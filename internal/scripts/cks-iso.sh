@@ -54,6 +54,8 @@ export PATH="$bin:$PATH"
 # --- what is left behind ------------------------------------------------------------
 
 # Beside the programs, where they can be executed: /tmp may be mounted with noexec.
+# There is one run at a time on a machine: what is there was left by one that was killed.
+rm -rf "$bin"/.ebb-*
 tmp=$(mktemp -d "$bin/.ebb-XXXXXX")
 device= # of the ISO of the target version, once it is found
 mounted=no
