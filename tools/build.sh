@@ -2,7 +2,8 @@
 # build.sh MODULE LDFLAGS NAME=PACKAGE...
 #
 # Builds programs of a module into BIN (default .bin) and says while it does how far it is.
-# All of them are built by one `go build`, so that no package is compiled twice.
+# All of them are built by one `go build`, so that no package is compiled twice. GOGC is
+# the compiler's: it is short-lived, and memory is cheaper than its time.
 set -euo pipefail
 
 repository=$(cd "$(dirname "$0")/.." && pwd)
@@ -33,7 +34,7 @@ echo "build: ${names[*]}"
 began=$SECONDS
 (while sleep 15; do show $((SECONDS - began)); done) &
 reporter=$!
-if ! go build -v -ldflags "$ldflags" -o "$work/" "${packages[@]}" 2>"$work/log"; then
+if ! GOGC=400 go build -v -ldflags "$ldflags" -o "$work/" "${packages[@]}" 2>"$work/log"; then
   grep -vE '^[a-zA-Z0-9._/-]+$' "$work/log" >&2 || cat "$work/log" >&2 # not the names of packages
   echo "build: ${names[*]}: failed" >&2
   exit 1

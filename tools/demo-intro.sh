@@ -7,8 +7,8 @@ echo "demo: a real control plane with simulated kubelets is started on this mach
 demo: run on it: a scale-down that a budget blocks for a while, one that is rolled back, an upgrade whose
 demo: worker is killed, and one that fails on a node and is resumed there. That takes two minutes."
 
-# Measured with empty caches: 22 minutes of CPU for everything that the demo runs.
-cpu_minutes=22
+# Measured with empty caches: 14 minutes of CPU for everything that the demo runs.
+cpu_minutes=14
 cores=$(getconf _NPROCESSORS_ONLN)
 if [ ! -e "${BIN:-.bin}/ebb" ]; then
   echo "demo: first, what it runs is compiled: Kubernetes, etcd, the Temporal server and Ebb; with empty caches about

@@ -3,9 +3,10 @@
 # Included by the Makefile, which sets BIN.
 
 # One set of flags for everything that is compiled, Ebb, its tests, the sandbox and the lab:
-# packages with other flags are compiled again.
+# packages with other flags are compiled again. Without inlining and debugging data a build
+# from nothing takes a quarter less CPU. What is released (Dockerfile) is built with both.
 export CGO_ENABLED := 0
-export GOFLAGS := -trimpath -gcflags=all=-dwarf=false
+export GOFLAGS := -trimpath "-gcflags=all=-l -dwarf=false"
 
 KUBERNETES_VERSION := $(shell sed -n 's|^.*k8s.io/kubernetes v\([^ ]*\).*|\1|p' tools/sandbox/go.mod)
 CONTROL_PLANE := etcd kube-apiserver kube-controller-manager kube-scheduler kwok
