@@ -23,6 +23,22 @@ type ClaimInput struct {
 	Operation     string             `json:"operation"`
 	State         clusterstate.State `json:"state"` // Scaling, Upgrading, Draining or Recovering
 	version.Route                    // of an upgrade
+
+	// Machines is what is known of the machines, which a retry of an upgrade asks for. Nil,
+	// as earlier versions of Ebb have it: they are asked for in this one activity.
+	Machines *MachineStates `json:"machines,omitempty"`
+}
+
+// MachineStates is what is known of the machines of a cluster.
+type MachineStates struct {
+	Asked bool     `json:"asked,omitempty"` // false: nothing is
+	Down  []string `json:"down,omitempty"`  // nodes whose machine is stopped or gone
+}
+
+// AskMachines names the nodes whose machines are to be asked for.
+type AskMachines struct {
+	Nodes []policy.Node `json:"nodes"`
+	Infra InfraCalls    `json:"infra"`
 }
 
 // ClaimResult says what the operation was given.
@@ -31,7 +47,14 @@ type ClaimResult struct {
 	TakenOver string             `json:"takenOver,omitempty"` // the dead operation that had the cluster
 	Retry     bool               `json:"retry,omitempty"`     // an upgrade that goes on where one stopped
 	Next      version.Version    `json:"next,omitempty"`      // of an upgrade: the stop of its route that comes first
+
+	// Ask is set when nothing was decided yet: Claim is to be called again, with the states
+	// of these machines.
+	Ask *AskMachines `json:"ask,omitempty"`
 }
+
+// errAsk ends a claim that cannot be decided without the states of the machines.
+var errAsk = errors.New("the machines have to be asked for")
 
 // Claim takes the cluster for an operation, or is refused with the reason: the
 // operation that has it, or why this upgrade is not accepted. It takes the place
@@ -53,6 +76,10 @@ func (a *Activities) Claim(ctx context.Context, in ClaimInput) (ClaimResult, err
 	}
 	claim.Accept = func(r clusterstate.Record) (version.Version, error) { return a.accept(ctx, c, r, in) }
 	claimed, err := a.store(c).Acquire(ctx, claim)
+	if errors.Is(err, errAsk) {
+		ask, err := askMachines(ctx, c)
+		return ClaimResult{Ask: ask}, err
+	}
 	if err != nil {
 		return ClaimResult{}, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 	}
@@ -90,25 +117,42 @@ func (a *Activities) accept(ctx context.Context, c *cluster.Cluster, r clusterst
 		}
 		return "", nil
 	case clusterstate.Upgrading:
-		return a.acceptUpgrade(ctx, c, r, in.Route)
+		return acceptUpgrade(ctx, c, r, in)
 	default:
 		return "", nil
 	}
 }
 
-func (a *Activities) acceptUpgrade(ctx context.Context, c *cluster.Cluster, r clusterstate.Record, route version.Route) (version.Version, error) {
+func acceptUpgrade(ctx context.Context, c *cluster.Cluster, r clusterstate.Record, in ClaimInput) (version.Version, error) {
 	nodes, err := c.Nodes(ctx)
 	if err != nil {
 		return "", err
 	}
-	facts := policy.UpgradeFacts{Record: r, Nodes: nodes, Route: route}
-	if r.State == clusterstate.Alert {
-		if facts.Down, err = inspect.DownMachines(ctx, c, nodes); err != nil {
-			return "", err
-		}
+	facts := policy.UpgradeFacts{Record: r, Nodes: nodes, Route: in.Route}
+	retry := r.State == clusterstate.Alert
+	switch {
+	case retry && in.Machines == nil:
+		facts.Down, err = inspect.DownMachines(ctx, c, nodes)
+	case retry && in.Machines.Asked:
+		facts.Down = in.Machines.Down
+	}
+	if err != nil {
+		return "", err
 	}
 	accepted, err := policy.AcceptUpgrade(facts)
+	if err == nil && retry && in.Machines != nil && !in.Machines.Asked {
+		err = errAsk
+	}
 	return accepted.Next, err
+}
+
+func askMachines(ctx context.Context, c *cluster.Cluster) (*AskMachines, error) {
+	nodes, err := c.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	calls, err := infraCalls(c)
+	return &AskMachines{Nodes: nodes, Infra: calls}, err
 }
 
 // ReleaseInput gives a cluster back.

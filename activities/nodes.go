@@ -25,6 +25,7 @@ type Survey struct {
 	Nodes   []policy.Node   `json:"nodes"` // sorted by policy.Sort
 	Scale   ScaleSettings   `json:"scale"`
 	Upgrade UpgradeSettings `json:"upgrade"`
+	Infra   InfraCalls      `json:"infra,omitzero"`
 }
 
 // ScaleSettings are config.Scale as a workflow carries them.
@@ -62,9 +63,13 @@ func (a *Activities) Survey(ctx context.Context, in SurveyInput) (Survey, error)
 	if err != nil {
 		return Survey{}, err
 	}
+	calls, err := infraCalls(c)
+	if err != nil {
+		return Survey{}, err
+	}
 	_, workers := policy.UpgradeOrder(nodes)
 	return Survey{
-		Nodes: nodes,
+		Nodes: nodes, Infra: calls,
 		Scale: ScaleSettings{
 			Timeout: settings.Scale.Timeout.D(), Attempts: settings.Scale.Attempts,
 			MaxParallel: settings.Scale.MaxParallel, MinWorkers: settings.Scale.MinWorkers,

@@ -3,12 +3,15 @@ package activities
 import (
 	"context"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"ebb/internal/cluster"
 	"ebb/internal/infra"
+	"ebb/internal/inspect"
 	"ebb/internal/policy"
 )
 
@@ -34,6 +37,50 @@ func (a *Activities) Machine(ctx context.Context, in MachineInput) (MachineResul
 		return MachineResult{}, fmt.Errorf("state of the machine of %s: %w", in.Node.Name, err)
 	}
 	return MachineResult{Down: state == infra.Stopped || state == infra.Gone}, nil
+}
+
+// InfraCalls says how the infrastructure of a cluster is to be called.
+type InfraCalls struct {
+	Timeout time.Duration `json:"timeout,omitempty"` // of one call
+	Lists   bool          `json:"lists,omitempty"`   // one call tells the states of all machines
+}
+
+// infraCalls returns how the infrastructure of a cluster is to be called. The error is a
+// *cluster.ConfigError.
+func infraCalls(c *cluster.Cluster) (InfraCalls, error) {
+	settings, err := c.Settings()
+	if err != nil {
+		return InfraCalls{}, err
+	}
+	provider, err := c.Infra()
+	if err != nil {
+		return InfraCalls{}, err
+	}
+	_, lists := provider.(infra.StateLister)
+	return InfraCalls{Timeout: settings.Infrastructure.Timeout.D(), Lists: lists}, nil
+}
+
+// MachinesInput names nodes and, through them, their machines: all, where one call tells
+// their states, otherwise at most infra.StatesAtOnce, which are asked for at a time.
+type MachinesInput struct {
+	Cluster string        `json:"cluster"`
+	Nodes   []policy.Node `json:"nodes"`
+}
+
+// MachinesResult names the nodes whose machine is stopped or gone. One of which the provider
+// cannot tell is not among them.
+type MachinesResult struct {
+	Down []string `json:"down,omitempty"`
+}
+
+// Machines asks the infrastructure which machines are down.
+func (a *Activities) Machines(ctx context.Context, in MachinesInput) (MachinesResult, error) {
+	c, err := a.Clusters.Get(ctx, in.Cluster)
+	if err != nil {
+		return MachinesResult{}, err
+	}
+	down, err := inspect.DownMachines(ctx, c, in.Nodes)
+	return MachinesResult{Down: down}, err
 }
 
 // LookAgainResult says what has become of a node since the operation has chosen it.

@@ -48,7 +48,7 @@ func TestMachineThatCameBackIsNotDestroyed(t *testing.T) {
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
 	w.machinesAre(true, w3)
 	w.roomFor(w3)
-	w.machinesAre(false, w3)
+	w.machineIsNow(false, w3)
 	w.uncordons(w3)
 	w.releases(clusterstate.Alert)
 

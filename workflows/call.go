@@ -74,11 +74,6 @@ func onAPI(ctx workflow.Context, summary string) workflow.Context {
 	return with(ctx, summary, apiCallTimeout, apiRetryFor, 0)
 }
 
-// onInfra is for activities that have the infrastructure do something.
-func onInfra(ctx workflow.Context, summary string) workflow.Context {
-	return with(ctx, summary, infraTimeout, infraRetryFor, 0)
-}
-
 // overSSH is for short commands on a node.
 func overSSH(ctx workflow.Context, summary string) workflow.Context {
 	return with(ctx, summary, nodeCallTimeout, nodeRetryFor, 0)

@@ -48,11 +48,9 @@ func begin(ctx workflow.Context, kind operation.Kind, cluster string, target ver
 // which has touched nothing.
 func (e *execution) claim(ctx workflow.Context, state clusterstate.State, route version.Route) error {
 	e.step(ctx, "taking the cluster")
-	claimed, err := call(onAPI(ctx, "take cluster "+e.cluster), act.Claim, activities.ClaimInput{
-		Cluster: e.cluster, Operation: e.id, State: state, Route: route,
-	})
+	claimed, err := e.take(ctx, activities.ClaimInput{Cluster: e.cluster, Operation: e.id, State: state, Route: route})
 	if err != nil {
-		return e.reject(ctx, err)
+		return err
 	}
 	e.from, e.next = claimed.From, claimed.Next
 	if claimed.TakenOver != "" {
@@ -68,6 +66,28 @@ func (e *execution) claim(ctx workflow.Context, state clusterstate.State, route 
 		return e.abort(ctx, err)
 	}
 	return nil
+}
+
+// take takes the cluster. What machines are like is asked for in activities of their own, when
+// the decision needs it. Its error has ended the operation.
+func (e *execution) take(ctx workflow.Context, in activities.ClaimInput) (activities.ClaimResult, error) {
+	if in.State == clusterstate.Upgrading {
+		in.Machines = &activities.MachineStates{}
+	}
+	claimed, err := call(onAPI(ctx, "take cluster "+e.cluster), act.Claim, in)
+	if err == nil && claimed.Ask != nil {
+		e.step(ctx, "looking at the machines")
+		down, askErr := machinesDown(ctx, e.cluster, claimed.Ask.Nodes, claimed.Ask.Infra)
+		if askErr != nil {
+			return claimed, e.abort(ctx, askErr)
+		}
+		in.Machines = &activities.MachineStates{Asked: true, Down: down}
+		claimed, err = call(onAPI(ctx, "take cluster "+e.cluster+", whose machines are known"), act.Claim, in)
+	}
+	if err != nil {
+		return claimed, e.reject(ctx, err)
+	}
+	return claimed, nil
 }
 
 // reject ends an operation that did not get the cluster. A claim whose answer was

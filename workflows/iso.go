@@ -19,7 +19,7 @@ func attachesISO(ctx workflow.Context, wanted bool) bool {
 
 // attachISO attaches the ISO of a version to the machine of a node, unless it is.
 func (e *execution) attachISO(ctx workflow.Context, n policy.Node, v version.Version) error {
-	_, err := call(onInfra(ctx, fmt.Sprintf("attach the ISO of %s to the machine of %s", v, n.Name)), act.AttachISO,
+	_, err := call(e.onInfra(ctx, fmt.Sprintf("attach the ISO of %s to the machine of %s", v, n.Name), infraRetryFor), act.AttachISO,
 		activities.AttachISOInput{Cluster: e.cluster, Node: n, Version: v})
 	return err
 }
@@ -33,7 +33,7 @@ func (e *execution) detachISO(ctx workflow.Context, n policy.Node, v version.Ver
 		patience = infraTimeout
 	}
 	e.control.patient = append(e.control.patient, giveUp)
-	_, err := call(with(uncancelled, "detach the ISO from the machine of "+n.Name, infraTimeout, patience, 0), act.DetachISO,
+	_, err := call(e.onInfra(uncancelled, "detach the ISO from the machine of "+n.Name, patience), act.DetachISO,
 		activities.DetachISOInput{Cluster: e.cluster, Node: n, Version: v})
 	if err != nil {
 		return &operation.NodeFault{Node: n.Name, Text: e.whyLeft(err)}

@@ -100,6 +100,7 @@ func scriptDeadline(ctx workflow.Context, in operation.UpgradeNodeInput) time.Ti
 // beginNode is the operation as one of its nodes sees it.
 func beginNode(ctx workflow.Context, in operation.UpgradeNodeInput) (*execution, error) {
 	e := &execution{id: in.Operation, cluster: in.Cluster, control: newControl(ctx)}
+	e.survey.Infra.Timeout = in.InfraTimeout
 	e.status = operation.Status{Operation: in.Operation, Kind: operation.KindUpgrade, Cluster: in.Cluster, Target: in.Target, Started: workflow.Now(ctx), Deadline: in.Deadline}
 	e.step(ctx, "upgrading %s to %s", in.Node.Name, in.Target)
 	e.follow(ctx, []policy.Node{in.Node})

@@ -89,13 +89,14 @@ func readyCounts(ctx workflow.Context) bool {
 
 func (e *execution) machinesUp(ctx workflow.Context, nodes []policy.Node) ([]policy.Node, error) {
 	e.step(ctx, "looking at the machines")
+	down, err := e.downAmong(ctx, nodes)
+	if err != nil {
+		return nil, err
+	}
 	var up []policy.Node
 	for _, n := range nodes {
-		machine, err := call(onAPI(ctx, "is the machine of "+n.Name+" up?"), act.Machine, activities.MachineInput{Cluster: e.cluster, Node: n})
 		switch {
-		case err != nil:
-			return nil, err
-		case !machine.Down:
+		case !slices.Contains(down, n.Name):
 			up = append(up, n)
 		case n.Role != policy.Worker:
 			return nil, &policy.Refusal{Reason: fmt.Sprintf("the machine of control plane %s is down, so that it cannot leave etcd: start it first", n.Name)}
@@ -104,6 +105,24 @@ func (e *execution) machinesUp(ctx workflow.Context, nodes []policy.Node) ([]pol
 		}
 	}
 	return up, nil
+}
+
+// downAmong returns the names of those whose machine is down. Executions that began with an
+// earlier version have asked for one after another.
+func (e *execution) downAmong(ctx workflow.Context, nodes []policy.Node) (down []string, err error) {
+	if workflow.GetVersion(ctx, "machines-at-once", workflow.DefaultVersion, 1) == 1 {
+		return machinesDown(ctx, e.cluster, nodes, e.survey.Infra)
+	}
+	for _, n := range nodes {
+		machine, err := call(onAPI(ctx, "is the machine of "+n.Name+" up?"), act.Machine, activities.MachineInput{Cluster: e.cluster, Node: n})
+		if err != nil {
+			return nil, err
+		}
+		if machine.Down {
+			down = append(down, n.Name)
+		}
+	}
+	return down, nil
 }
 
 // checkControlPlanes refuses to take a control plane away from an etcd, or from
@@ -203,7 +222,7 @@ func (e *execution) removeNode(ctx workflow.Context, n policy.Node, drained bool
 		return nil
 	}
 	result.Size--
-	if _, err := call(onInfra(ctx, "destroy the machine of "+n.Name), act.DestroyMachine, in); err != nil {
+	if _, err := call(e.onInfra(ctx, "destroy the machine of "+n.Name, infraRetryFor), act.DestroyMachine, in); err != nil {
 		return err
 	}
 	result.Destroyed = append(result.Destroyed, n.Name)
@@ -252,7 +271,7 @@ func (e *execution) lookAgain(ctx workflow.Context, n policy.Node, drained bool)
 		return now, e.checkControlPlanes(ctx, []policy.Node{n})
 	}
 	if !drained {
-		machine, err := call(onAPI(ctx, "is the machine of "+n.Name+" still down?"), act.Machine, in)
+		machine, err := call(e.onInfra(ctx, "is the machine of "+n.Name+" still down?", apiRetryFor), act.Machine, in)
 		if err == nil && !machine.Down {
 			err = fmt.Errorf("the machine of %s was down and is up again, and the node was not drained: start the scale-down again", n.Name)
 		}

@@ -17,9 +17,16 @@ import (
 )
 
 func (w *world) machinesAre(down bool, nodes ...policy.Node) {
-	for _, n := range nodes {
-		w.env.OnActivity(act.Machine, mock.Anything, machine(n)).Return(activities.MachineResult{Down: down}, nil).Once()
+	var found activities.MachinesResult
+	if down {
+		found.Down = policy.Names(nodes)
 	}
+	w.env.OnActivity(act.Machines, mock.Anything, activities.MachinesInput{Cluster: "prod", Nodes: nodes}).Return(found, nil).Once()
+}
+
+// machineIsNow is of the look at a machine that was down, right before it is destroyed.
+func (w *world) machineIsNow(down bool, n policy.Node) {
+	w.env.OnActivity(act.Machine, mock.Anything, machine(n)).Return(activities.MachineResult{Down: down}, nil).Once()
 }
 
 // roomFor expects that the pods of these nodes are looked after, and find room.
@@ -215,7 +222,7 @@ func TestScaleDownLeavesAMachineThatIsDownAlone(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
 	w.machinesAre(true, w3)
-	w.machinesAre(true, w3) // and still is
+	w.machineIsNow(true, w3) // and still is
 	w.roomFor(w3)
 	w.removes(w3)
 	w.releases(clusterstate.Running)
@@ -333,7 +340,7 @@ func TestTakeoverTakesBackTheCordonsOfTheDead(t *testing.T) {
 		Return(activities.UncordonAllResult{Nodes: []string{"w1"}}, nil).Once()
 	w.env.OnActivity(act.Survey, mock.Anything, mock.Anything).Return(settingsOf(everyNode), nil).Once()
 	w.machinesAre(true, w3)
-	w.machinesAre(true, w3) // and still is
+	w.machineIsNow(true, w3) // and still is
 	w.roomFor(w3)
 	w.removes(w3)
 	w.releases(clusterstate.Running)
@@ -375,7 +382,7 @@ func TestScaleDownCancelledAtEachStep(t *testing.T) {
 	t.Run("drain", func(t *testing.T) {
 		w := newWorld(t)
 		w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
-		w.machinesAre(false, w2, w3)
+		w.machinesAre(false, w3, w2)
 		w.roomFor(w3, w2)
 		w.cordons(w3, w2)
 		w.drainSettings()

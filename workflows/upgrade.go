@@ -248,7 +248,7 @@ func (h *hop) upgrade(ctx workflow.Context, n policy.Node) error {
 	err := workflow.ExecuteChildWorkflow(h.child(own, n), UpgradeNode, operation.UpgradeNodeInput{
 		Cluster: h.cluster, Operation: h.id, Node: n, Target: h.version, Hop: h.index,
 		Retries: h.survey.Upgrade.Retries, ReadyTimeout: h.survey.Upgrade.ReadyTimeout, Steady: h.survey.Upgrade.SteadyInterval,
-		Deadline: earlier(workflow.Now(ctx).Add(h.survey.Upgrade.NodeTimeout), h.lastDrain()), ScriptTimeout: h.reserve, ISO: h.iso,
+		Deadline: earlier(workflow.Now(ctx).Add(h.survey.Upgrade.NodeTimeout), h.lastDrain()), ScriptTimeout: h.reserve, InfraTimeout: h.survey.Infra.Timeout, ISO: h.iso,
 	}).Get(own, &done)
 	if err == nil {
 		h.withoutISO(n)
@@ -378,7 +378,7 @@ func (h *hop) detachISOs(ctx workflow.Context) *operation.NodeFault {
 	}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	for _, n := range h.survey.Nodes {
-		detach := with(ctx, "detach the ISO from the machine of "+n.Name, infraTimeout, isoRetryFor, 0)
+		detach := h.onInfra(ctx, "detach the ISO from the machine of "+n.Name, isoRetryFor)
 		result, err := call(detach, act.DetachISO, activities.DetachISOInput{Cluster: h.cluster, Node: n})
 		if err != nil {
 			return &operation.NodeFault{Node: n.Name, Text: reason(err)}

@@ -411,6 +411,7 @@ func inHops() operation.UpgradeInput {
 func (w *world) claimsHops(next version.Version, from clusterstate.State, survey activities.Survey) {
 	w.env.OnActivity(act.Claim, mock.Anything, activities.ClaimInput{
 		Cluster: "prod", Operation: op, State: clusterstate.Upgrading, Route: version.Route{Hops: []version.Version{target}, Target: "1.38.1"},
+		Machines: &activities.MachineStates{},
 	}).Return(activities.ClaimResult{From: from, Next: next}, nil).Once()
 	w.env.OnActivity(act.Survey, mock.Anything, activities.SurveyInput{Cluster: "prod"}).Return(survey, nil).Once()
 }

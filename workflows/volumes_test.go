@@ -53,7 +53,7 @@ func TestScaleDownOfAMachineThatIsDownDoesNotWaitForVolumes(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf(everyNode))
 	w.machinesAre(true, w3)
-	w.machinesAre(true, w3) // and still is, right before it is removed
+	w.machineIsNow(true, w3) // and still is, right before it is removed
 	w.roomFor(w3)
 	w.removes(w3)
 	w.releases(clusterstate.Running)

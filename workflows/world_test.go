@@ -113,7 +113,11 @@ func settingsOf(nodes []policy.Node) activities.Survey {
 
 // claims answers the claim and the survey.
 func (w *world) claims(state, from clusterstate.State, target version.Version, survey activities.Survey) {
-	w.env.OnActivity(act.Claim, mock.Anything, activities.ClaimInput{Cluster: "prod", Operation: op, State: state, Route: version.Route{Target: target}}).
+	in := activities.ClaimInput{Cluster: "prod", Operation: op, State: state, Route: version.Route{Target: target}}
+	if state == clusterstate.Upgrading {
+		in.Machines = &activities.MachineStates{}
+	}
+	w.env.OnActivity(act.Claim, mock.Anything, in).
 		Return(activities.ClaimResult{From: from, Retry: from == clusterstate.Alert && target != "", Next: target}, nil).Once()
 	w.env.OnActivity(act.Survey, mock.Anything, activities.SurveyInput{Cluster: "prod"}).Return(survey, nil).Once()
 }

@@ -19,6 +19,9 @@ func (i *Infrastructure) validate(v validator) {
 		if len(i.Command) > 0 {
 			v.errorf("command", "is used only with provider: exec")
 		}
+		if i.States {
+			v.errorf("states", "is used only with provider: exec")
+		}
 	default:
 		return // the settings of an unknown provider cannot be validated
 	}

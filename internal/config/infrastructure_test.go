@@ -47,6 +47,8 @@ func TestValidateCloudStack(t *testing.T) {
 			"clusters[0].infrastructure.zone: is used only with provider: cloudstack",
 			"clusters[0].infrastructure.kubernetesCluster: is used only with provider: cloudstack",
 			"clusters[0].infrastructure.expunge: is used only with provider: cloudstack"}},
+		"many states of another provider": {func(c *Cluster) { c.Infrastructure.States = true }, []string{
+			"clusters[0].infrastructure.states: is used only with provider: exec"}},
 		"a provider that is mistyped": {func(c *Cluster) { c.Infrastructure.Provider = "cloudstak" }, []string{
 			`clusters[0].infrastructure.provider: must be none or exec or cloudstack, not "cloudstak", did you mean "cloudstack"?`}},
 		"rules are asked for": {func(c *Cluster) { c.Addressing = Addressing{Mode: "forwarded", PublicAddress: "2001:db8::7"} }, nil},

@@ -75,6 +75,7 @@ const (
 type Infrastructure struct {
 	Provider string   `yaml:"provider,omitempty"` // default none
 	Command  []string `yaml:"command,omitempty"`  // exec: the program and its arguments
+	States   bool     `yaml:"states,omitempty"`   // exec: the program tells the states of many machines in one call, default false
 	Timeout  Duration `yaml:"timeout,omitempty"`  // for one call, default 2m
 
 	Endpoint          string `yaml:"endpoint,omitempty"`          // cloudstack: URL of the API

@@ -19,7 +19,7 @@ import (
 
 const (
 	requestVersion = 1        // "version" in a request; raised when a field changes its meaning
-	maxStdout      = 64 << 10 // bytes of stdout: a response has about 20
+	maxStdout      = 64 << 10 // bytes of stdout: a response has about 20, and 10 for each machine of states
 	maxErrorText   = 2000     // bytes of stderr in an error
 	defaultTimeout = 2 * time.Minute
 	// pipeWaitDelay is how long the pipes of a command that has ended are waited
@@ -33,6 +33,7 @@ const (
 // Actions of a request.
 const (
 	actionState     = "state"
+	actionStates    = "states" // only of a program that is said to know it
 	actionDestroy   = "destroy"
 	actionAttachISO = "attach-iso"
 	actionDetachISO = "detach-iso"
@@ -40,10 +41,19 @@ const (
 
 // request is what a command reads on stdin, as one JSON object.
 type request struct {
-	Version int     `json:"version"`
-	Action  string  `json:"action"`
-	Machine Machine `json:"machine"`
-	ISO     *isoRef `json:"iso,omitempty"` // of attach-iso and detach-iso
+	Version  int       `json:"version"`
+	Action   string    `json:"action"`
+	Machine  *Machine  `json:"machine,omitempty"`
+	Machines []Machine `json:"machines,omitempty"` // of states
+	ISO      *isoRef   `json:"iso,omitempty"`      // of attach-iso and detach-iso
+}
+
+// about names the call in an error.
+func (r request) about() string {
+	if r.Machine == nil {
+		return fmt.Sprintf("%s of %d machines", r.Action, len(r.Machines))
+	}
+	return fmt.Sprintf("%s of the machine of node %s", r.Action, r.Machine.Node)
 }
 
 // isoRef is an ISO as a command is told of it.
@@ -55,6 +65,11 @@ type isoRef struct {
 // response is what a command prints on stdout, as one JSON object.
 type response struct {
 	State State `json:"state"`
+}
+
+// statesResponse is the response to states.
+type statesResponse struct {
+	States []State `json:"states"` // in the order of the machines
 }
 
 // execProvider is the provider that runs a program, once per call. The program inherits
@@ -79,28 +94,60 @@ func newExecProvider(cfg config.Infrastructure) (Provider, error) {
 	if timeout <= 0 {
 		timeout = defaultTimeout
 	}
-	return &execProvider{argv: cfg.Command, timeout: timeout}, nil
+	one := &execProvider{argv: cfg.Command, timeout: timeout}
+	if cfg.States {
+		return &execLister{one}, nil
+	}
+	return one, nil
+}
+
+// execLister is the provider that runs a program which knows the action states.
+type execLister struct{ *execProvider }
+
+var _ StateLister = (*execLister)(nil)
+
+// States implements StateLister.
+func (c *execLister) States(ctx context.Context, machines []Machine) ([]State, error) {
+	req := request{Action: actionStates, Machines: machines}
+	out, err := c.run(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	var got statesResponse
+	if err := parseObject(out, &got, `{"states":["running","stopped"]}`); err != nil {
+		return nil, c.wrapError(req, err)
+	}
+	if len(got.States) != len(machines) {
+		return nil, c.wrapError(req, fmt.Errorf("states has %d items, want one for each machine", len(got.States)))
+	}
+	for _, state := range got.States {
+		if err := state.check(); err != nil {
+			return nil, c.wrapError(req, err)
+		}
+	}
+	return got.States, nil
 }
 
 func (c *execProvider) State(ctx context.Context, m Machine) (State, error) {
-	out, err := c.run(ctx, request{Action: actionState, Machine: m})
+	req := request{Action: actionState, Machine: &m}
+	out, err := c.run(ctx, req)
 	if err != nil {
 		return "", err
 	}
 	got, err := parseResponse(out)
 	if err != nil {
-		return "", c.wrapError(actionState, m, err)
+		return "", c.wrapError(req, err)
 	}
 	return got.State, nil
 }
 
 func (c *execProvider) Destroy(ctx context.Context, m Machine) error {
-	return c.do(ctx, request{Action: actionDestroy, Machine: m})
+	return c.do(ctx, request{Action: actionDestroy, Machine: &m})
 }
 
 // AttachISO implements ISODrive.
 func (c *execProvider) AttachISO(ctx context.Context, m Machine, iso ISO) error {
-	return c.do(ctx, request{Action: actionAttachISO, Machine: m, ISO: &isoRef{iso.Version, iso.name()}})
+	return c.do(ctx, request{Action: actionAttachISO, Machine: &m, ISO: &isoRef{iso.Version, iso.name()}})
 }
 
 // DetachISO implements ISODrive.
@@ -108,7 +155,7 @@ func (c *execProvider) DetachISO(ctx context.Context, m Machine, iso ISO) error 
 	if iso == (ISO{}) {
 		return errors.ErrUnsupported
 	}
-	return c.do(ctx, request{Action: actionDetachISO, Machine: m, ISO: &isoRef{iso.Version, iso.name()}})
+	return c.do(ctx, request{Action: actionDetachISO, Machine: &m, ISO: &isoRef{iso.Version, iso.name()}})
 }
 
 // do is a call whose only answer is its success.
@@ -119,22 +166,21 @@ func (c *execProvider) do(ctx context.Context, req request) error {
 	}
 	// Exit code 0 means success; the state that is printed may lag behind.
 	if _, err := parseResponse(out); err != nil {
-		return c.wrapError(req.Action, req.Machine, err)
+		return c.wrapError(req, err)
 	}
 	return nil
 }
 
-func (c *execProvider) wrapError(action string, m Machine, err error) error {
-	return fmt.Errorf("infrastructure command %s, %s of the machine of node %s: %w", c.argv[0], action, m.Node, err)
+func (c *execProvider) wrapError(req request, err error) error {
+	return fmt.Errorf("infrastructure command %s, %s: %w", c.argv[0], req.about(), err)
 }
 
 // run runs the program once, for at most the timeout, and returns stdout.
 func (c *execProvider) run(ctx context.Context, req request) ([]byte, error) {
-	action, m := req.Action, req.Machine
 	req.Version = requestVersion
 	input, err := json.Marshal(req)
 	if err != nil {
-		return nil, c.wrapError(action, m, err)
+		return nil, c.wrapError(req, err)
 	}
 	limited, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -148,17 +194,17 @@ func (c *execProvider) run(ctx context.Context, req request) ([]byte, error) {
 	err = cmd.Run()
 	switch {
 	case err == nil && stdout.exceeded:
-		return nil, c.wrapError(action, m, fmt.Errorf("printed more than %d bytes on stdout", maxStdout))
+		return nil, c.wrapError(req, fmt.Errorf("printed more than %d bytes on stdout", maxStdout))
 	case err == nil:
 		return stdout.data, nil
 	case errors.Is(err, exec.ErrWaitDelay):
 		// The program succeeded, but a child of it holds stdout open: kill it.
 		if kill := killGroup(cmd.Process.Pid); kill != nil {
-			return nil, c.wrapError(action, m, kill)
+			return nil, c.wrapError(req, kill)
 		}
 		return stdout.data, nil
 	}
-	return nil, c.wrapError(action, m, c.describeError(ctx, limited, err, stderr))
+	return nil, c.wrapError(req, c.describeError(ctx, limited, err, stderr))
 }
 
 // describeError returns the error of a run with the end of stderr and what to change.
@@ -188,28 +234,43 @@ func killGroup(pid int) error {
 }
 
 // parseResponse parses stdout, which must be one JSON object with a known state.
-func parseResponse(out []byte) (response, error) {
-	const want = `stdout must be one JSON object such as {"state":"running"}`
+func parseResponse(out []byte) (got response, err error) {
+	if err = parseObject(out, &got, `{"state":"running"}`); err == nil {
+		err = got.State.check()
+	}
+	if err != nil {
+		return response{}, err
+	}
+	return got, nil
+}
+
+// check returns an error for a state that there is not.
+func (s State) check() error {
+	if !s.valid() {
+		return fmt.Errorf("state must be running, stopped, gone or unknown, not %.40q", string(s))
+	}
+	return nil
+}
+
+// parseObject parses stdout, which must be one JSON object such as the example.
+func parseObject(out []byte, into any, example string) error {
+	want := "stdout must be one JSON object such as " + example
 	out = bytes.TrimSpace(out)
 	if len(out) == 0 {
-		return response{}, errors.New(want + ", it is empty")
+		return errors.New(want + ", it is empty")
 	}
 	if out[0] != '{' { // null, too, would decode without an error
-		return response{}, errors.New(want)
+		return errors.New(want)
 	}
 	dec := json.NewDecoder(bytes.NewReader(out))
 	dec.DisallowUnknownFields()
-	var got response
-	if err := dec.Decode(&got); err != nil {
-		return response{}, fmt.Errorf("%s: %w", want, err)
+	if err := dec.Decode(into); err != nil {
+		return fmt.Errorf("%s: %w", want, err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return response{}, errors.New(want + ", there is something after it")
+		return errors.New(want + ", there is something after it")
 	}
-	if !got.State.valid() {
-		return response{}, fmt.Errorf("state must be running, stopped, gone or unknown, not %.40q", string(got.State))
-	}
-	return got, nil
+	return nil
 }
 
 // limitedBuffer keeps the first limit bytes written to it.

@@ -5,6 +5,7 @@ package infra
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"ebb/internal/config"
 )
@@ -102,6 +103,11 @@ type none struct{}
 
 // State returns Unknown.
 func (none) State(context.Context, Machine) (State, error) { return Unknown, nil }
+
+// States returns Unknown for all.
+func (none) States(_ context.Context, machines []Machine) ([]State, error) {
+	return slices.Repeat([]State{Unknown}, len(machines)), nil
+}
 
 // Destroy does nothing: the machine stays, only its node has left the cluster.
 func (none) Destroy(context.Context, Machine) error { return nil }

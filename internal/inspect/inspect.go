@@ -8,7 +8,6 @@ package inspect
 
 import (
 	"context"
-	"fmt"
 
 	"ebb/internal/cluster"
 	"ebb/internal/infra"
@@ -22,13 +21,17 @@ func DownMachines(ctx context.Context, c *cluster.Cluster, nodes []policy.Node) 
 	if err != nil {
 		return nil, err
 	}
+	machines := make([]infra.Machine, len(nodes))
+	for i, n := range nodes {
+		machines[i] = infra.MachineOf(c.Name, n)
+	}
+	states, err := infra.States(ctx, provider, machines)
+	if err != nil {
+		return nil, err
+	}
 	var down []string
-	for _, n := range nodes {
-		state, err := provider.State(ctx, infra.MachineOf(c.Name, n))
-		if err != nil {
-			return nil, fmt.Errorf("state of the machine of %s: %w", n.Name, err)
-		}
-		if state == infra.Stopped || state == infra.Gone {
+	for i, n := range nodes {
+		if states[i] == infra.Stopped || states[i] == infra.Gone {
 			down = append(down, n.Name)
 		}
 	}

@@ -104,7 +104,8 @@ type UpgradeNodeInput struct {
 	Deadline     time.Time       `json:"deadline"` // for the drain, and without ScriptTimeout for the script
 	// ScriptTimeout is how long the script has from its start on.
 	ScriptTimeout time.Duration `json:"scriptTimeout,omitempty"`
-	ISO           bool          `json:"iso,omitempty"` // the script needs the ISO of the target version
+	InfraTimeout  time.Duration `json:"infraTimeout,omitempty"` // of a call to the infrastructure
+	ISO           bool          `json:"iso,omitempty"`          // the script needs the ISO of the target version
 }
 
 // UpgradeNodeResult says whether there was something to do.

@@ -34,6 +34,7 @@ var activitiesNotUsed = map[string]string{
 	"AttachISO":      "called for scripts that need an ISO; TestUpgradeFromTheBinariesISO is killed while one is attached",
 	"Advance":        "an upgrade over several minors calls it between two hops",
 	"DetachISO":      "called for a failed upgrade, and by the provider cloudstack only",
+	"Machine":        "called again for a machine that was down",
 	"LeaveEtcd":      "called for a control plane that is removed",
 	"Diagnose":       "the reconciler's, which looks at clusters in Alert",
 	"Rest":           "the reconciler's, which looks at clusters in Alert",

@@ -32,6 +32,15 @@ func (m *model) machine(in activities.MachineInput) (activities.MachineResult, e
 	return activities.MachineResult{Down: m.nodes[in.Node.Name].machineDown}, nil
 }
 
+func (m *model) machines(in activities.MachinesInput) (result activities.MachinesResult, _ error) {
+	for _, n := range in.Nodes {
+		if m.nodes[n.Name].machineDown {
+			result.Down = append(result.Down, n.Name)
+		}
+	}
+	return result, nil
+}
+
 func (m *model) attachISO(in activities.AttachISOInput) (activities.AttachISOResult, error) {
 	m.nodes[in.Node.Name].iso = in.Version
 	return activities.AttachISOResult{}, nil

@@ -55,6 +55,7 @@ var activityModels = map[string]activityModel{
 	"Health":         immediate((*model).health),
 	"Preflight":      immediate((*model).preflight),
 	"Machine":        immediate((*model).machine),
+	"Machines":       immediate((*model).machines),
 	"Cordon":         immediate((*model).cordon),
 	"Uncordon":       immediate((*model).uncordon),
 	"LeaveCordoned":  immediate((*model).leaveCordoned),
@@ -85,6 +86,9 @@ func refusedError(err error) error {
 // model's facts.
 func (m *model) claim(in activities.ClaimInput) (activities.ClaimResult, error) {
 	held := m.record().Holder == in.Operation
+	if m.mustAsk(in) {
+		return activities.ClaimResult{Ask: &activities.AskMachines{Nodes: m.nodeList(), Infra: activities.InfraCalls{Timeout: time.Minute, Lists: m.random("lists").chance(50)}}}, nil
+	}
 	got, err := m.store.Acquire(context.Background(), lease.Claim{
 		Operation: in.Operation, Engine: "engine/default", To: in.State,
 		Accept: func(r clusterstate.Record) (version.Version, error) { return m.acceptUpgrade(in, r) },
@@ -106,6 +110,16 @@ func (m *model) claim(in activities.ClaimInput) (activities.ClaimResult, error) 
 	}, nil
 }
 
+// mustAsk reports whether a claim is a retry of which the machines are not known yet.
+func (m *model) mustAsk(in activities.ClaimInput) bool {
+	r := m.record()
+	if in.Machines == nil || in.Machines.Asked || r.Holder != "" || r.State != clusterstate.Alert {
+		return false
+	}
+	_, err := policy.AcceptUpgrade(policy.UpgradeFacts{Record: r, Nodes: m.nodeList(), Route: in.Route})
+	return err == nil
+}
+
 // acceptUpgrade returns the version that an upgrade goes to first, or why it is refused.
 func (m *model) acceptUpgrade(in activities.ClaimInput, r clusterstate.Record) (version.Version, error) {
 	if in.State != clusterstate.Upgrading {
@@ -114,6 +128,9 @@ func (m *model) acceptUpgrade(in activities.ClaimInput, r clusterstate.Record) (
 	facts := policy.UpgradeFacts{Record: r, Nodes: m.nodeList(), Route: in.Route}
 	if r.State == clusterstate.Alert {
 		facts.Down = m.machinesDown()
+		if in.Machines != nil && in.Machines.Asked {
+			facts.Down = in.Machines.Down
+		}
 	}
 	accepted, err := policy.AcceptUpgrade(facts)
 	return accepted.Next, err

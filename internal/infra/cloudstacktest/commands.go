@@ -105,15 +105,17 @@ func visible(p url.Values, project, account string) bool {
 }
 
 func (s *Server) listVMs(p url.Values) (any, *apiError) {
-	id := p.Get("id")
-	if id != "" && s.vm(id) == nil {
-		return nil, &apiError{codeParam, fmt.Sprintf("Invalid parameter id value=%s due to incorrect long value format, or entity does not exist", id)}
+	id, ids := p.Get("id"), strings.FieldsFunc(p.Get("ids"), func(r rune) bool { return r == ',' })
+	for _, one := range append(slices.Clone(ids), id) {
+		if one != "" && s.vm(one) == nil {
+			return nil, &apiError{codeParam, fmt.Sprintf("Invalid parameter id value=%s due to incorrect long value format, or entity does not exist", one)}
+		}
 	}
 	var found []object
 	for _, vm := range s.vms {
 		hidden := vm.State == "Expunged" || s.HideDestroyed && (vm.State == "Destroyed" || vm.State == "Expunging")
 		zone := p.Get("zoneid")
-		if hidden || id != "" && vm.ID != id || zone != "" && vm.Zone != zone ||
+		if hidden || id != "" && vm.ID != id || len(ids) > 0 && !slices.Contains(ids, vm.ID) || zone != "" && vm.Zone != zone ||
 			!strings.Contains(strings.ToLower(vm.Name), strings.ToLower(p.Get("name"))) || !visible(p, vm.Project, vm.Account) {
 			continue
 		}
