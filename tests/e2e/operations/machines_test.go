@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"ebb/internal/clusterstate"
 	"ebb/internal/config"
@@ -45,10 +46,10 @@ func TestRetryOfALargeClusterIsDecided(t *testing.T) {
 func addNode(t *testing.T, bed *testbed.Bed, name string) {
 	t.Helper()
 	nodes := bed.Sandbox.Client().CoreV1().Nodes()
-	node, err := nodes.Create(t.Context(), &core.Node{ObjectMeta: meta.ObjectMeta{Name: name}}, meta.CreateOptions{})
+	_, err := nodes.Create(t.Context(), &core.Node{ObjectMeta: meta.ObjectMeta{Name: name}}, meta.CreateOptions{})
 	require.NoError(t, err)
-	node.Status.NodeInfo = core.NodeSystemInfo{MachineID: "machine-of-" + name, KubeletVersion: "v1.36.3"}
-	_, err = nodes.UpdateStatus(t.Context(), node, meta.UpdateOptions{})
+	status := fmt.Sprintf(`{"status":{"nodeInfo":{"machineID":"machine-of-%s","kubeletVersion":"v1.36.3"}}}`, name)
+	_, err = nodes.Patch(t.Context(), name, types.StrategicMergePatchType, []byte(status), meta.PatchOptions{}, "status")
 	require.NoError(t, err)
 }
 
