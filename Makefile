@@ -21,8 +21,8 @@ env: ## print the settings that make compiles with: eval "$$(make -s env)" befor
 	@printf 'export %s=%q\n' CGO_ENABLED "$$CGO_ENABLED" GOFLAGS "$$GOFLAGS" EBB_BIN "$$EBB_BIN"
 
 .PHONY: build ebb
-build: ebb ## build ebb, ebb-worker and ebb-gateway into .bin/
-	@tools/build.sh . "$(LDFLAGS)" ebb-worker=./worker ebb-gateway=./gateway
+build: ebb ## build ebb, ebb-worker, ebb-gateway and ebb-agent into .bin/
+	@tools/build.sh . "$(LDFLAGS)" ebb-worker=./worker ebb-gateway=./gateway ebb-agent=./agent
 ebb:
 	@tools/build.sh . "$(LDFLAGS)" ebb=./starter
 
@@ -34,14 +34,14 @@ demo: ## drain, scale down and upgrade a real control plane, four acts (KEEP=1 l
 
 # Unit tests compute; the others mostly wait for a control plane, and run side by side, each
 # with a sandbox of its own.
-UNIT_TESTS := ./activities/... ./internal/... ./workflows/... ./starter/... ./worker/... ./gateway/... ./tests/replay/... ./tests/randomised
-SANDBOX_TESTS := ./tests/e2e/... ./tests/gateway ./tests/endpoints ./tests/faults
+UNIT_TESTS := ./activities/... ./internal/... ./workflows/... ./starter/... ./worker/... ./gateway/... ./agent/... ./tests/replay/... ./tests/randomised
+SANDBOX_TESTS := ./tests/e2e/... ./tests/gateway ./tests/endpoints ./tests/tunnel ./tests/faults
 
 .PHONY: test test-short
 test: build tools ## all tests: unit, workflows, replay, and end to end on the sandbox
 	@echo "test: unit, workflow and replay tests"
 	@go test $(UNIT_TESTS)
-	@echo "test: on the sandbox (real kube-apiserver, etcd, SSH, Temporal, xDS clients): end to end, gateways that are restarted, endpoints, a part of the fault matrix"
+	@echo "test: on the sandbox (real kube-apiserver, etcd, SSH, Temporal, xDS clients): end to end, gateways that are restarted, endpoints, the tunnel, a part of the fault matrix"
 	@go test -timeout 30m $(SANDBOX_TESTS)
 test-short: ## the tests of a developer's loop, which start no servers of others: under two minutes once compiled
 	@go test -short $(UNIT_TESTS)

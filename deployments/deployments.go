@@ -33,3 +33,8 @@ var GatewayToken []byte
 //
 //go:embed rbac-gateway.yaml
 var GatewayRBAC []byte
+
+// Agent is the manifest of the tunnel's agents in Kubernetes.
+//
+//go:embed agent.yaml
+var Agent []byte

@@ -11,20 +11,22 @@ import (
 
 // clientCAs are the CAs of client certificates, reloaded when their file has changed.
 type clientCAs struct {
-	path string
-	log  *zap.Logger
+	setting string // that names the file
+	path    string
+	log     *zap.Logger
 
 	mu      sync.Mutex
 	version fileVersion
 	pool    *x509.CertPool // of the last valid version
 }
 
-// openClientCAs loads the CAs of client certificates; nil if none are configured.
-func (g *gateway) openClientCAs() (*clientCAs, error) {
-	if g.settings.Endpoints.ClientCAFile == "" {
+// openClientCAs loads the CAs of client certificates from the file of a setting; nil if none
+// is configured.
+func (g *gateway) openClientCAs(setting, path string) (*clientCAs, error) {
+	if path == "" {
 		return nil, nil
 	}
-	cas := &clientCAs{path: g.settings.Endpoints.ClientCAFile, log: g.log}
+	cas := &clientCAs{setting: setting, path: path, log: g.log}
 	return cas, cas.load()
 }
 
@@ -53,7 +55,7 @@ func (s *clientCAs) current() *x509.CertPool {
 func (s *clientCAs) load() error {
 	info, err := os.Stat(s.path)
 	if err != nil {
-		return fmt.Errorf("gateway.endpoints.clientCAFile: %w", err)
+		return fmt.Errorf("%s: %w", s.setting, err)
 	}
 	now := fileVersion{info.ModTime(), info.Size()}
 	if now == s.version {
@@ -61,11 +63,11 @@ func (s *clientCAs) load() error {
 	}
 	data, err := os.ReadFile(s.path)
 	if err != nil {
-		return fmt.Errorf("gateway.endpoints.clientCAFile: %w", err)
+		return fmt.Errorf("%s: %w", s.setting, err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(data) {
-		return fmt.Errorf("gateway.endpoints.clientCAFile: there is no certificate in %s", s.path)
+		return fmt.Errorf("%s: there is no certificate in %s", s.setting, s.path)
 	}
 	s.pool, s.version = pool, now
 	return nil

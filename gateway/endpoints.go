@@ -41,7 +41,7 @@ func (g *gateway) openEndpoints(ctx context.Context, auth auth.Authenticator, re
 	if set.Listen == "" {
 		return nil, nil
 	}
-	cas, err := g.openClientCAs()
+	cas, err := g.openClientCAs("gateway.endpoints.clientCAFile", set.ClientCAFile)
 	if err != nil {
 		return nil, err
 	}
@@ -135,14 +135,15 @@ func (s *endpointServer) run(ctx context.Context, grace time.Duration) error {
 	return nil
 }
 
-// tlsConfig returns the TLS configuration for xDS: client certificates are verified if
-// a CA for them is configured, but not required, as a client may have a token instead.
-func (g *gateway) tlsConfig(cas *clientCAs) (*tls.Config, error) {
+// tlsConfig returns a TLS configuration with which client certificates are verified if a CA
+// for them is configured, but not required, as a client may have a token instead. protocols
+// are offered by ALPN.
+func (g *gateway) tlsConfig(cas *clientCAs, protocols ...string) (*tls.Config, error) {
 	pair, err := openKeyPair(g.settings.TLS, g.log)
 	if err != nil {
 		return nil, err
 	}
-	own := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.current}
+	own := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.current, NextProtos: protocols}
 	if cas == nil {
 		return own, nil
 	}

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
@@ -32,6 +34,10 @@ func (g *gateway) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	through, err := g.openTunnel(ctx, registry)
+	if err != nil {
+		return err
+	}
 	listener, err := g.listen(ctx)
 	if err != nil {
 		return err
@@ -40,7 +46,7 @@ func (g *gateway) serve(ctx context.Context) error {
 		Operations: ops.NewTemporal(client, namespace), Clusters: forecast.NewLocal(registry, g.clusters),
 		Auth: auth, Log: g.log, Version: version, Grace: g.settings.GracePeriod.D(), LameDuck: g.settings.LameDuck.D(),
 		PerSecond: g.settings.RateLimit.PerSecond, Burst: g.settings.RateLimit.Burst, MaxStreams: g.settings.MaxStreams, MaxStreamsPerPrincipal: g.settings.MaxStreamsPerPrincipal,
-		Collectors: xds.collectors(), Followed: xds.followed,
+		Collectors: slices.Concat(xds.collectors(), through.collectors()), Followed: xds.followed,
 	})
 	g.log.Info("serving", zap.Stringer("address", listener.Addr()), zap.Bool("tls", g.settings.TLS.CertificateFile != ""), zap.String("version", version))
 	group, ctx := errgroup.WithContext(ctx)
@@ -50,6 +56,10 @@ func (g *gateway) serve(ctx context.Context) error {
 	if xds != nil {
 		g.log.Info("serving endpoints over xDS", zap.Stringer("address", xds.listener.Addr()))
 		group.Go(func() error { return xds.run(ctx, g.settings.GracePeriod.D()) })
+	}
+	if through != nil {
+		g.log.Info("serving the tunnel", zap.Stringer("address", through.listener.Addr()), zap.Strings("clusters", slices.Sorted(maps.Keys(through.clusters))))
+		group.Go(func() error { return through.run(ctx, g.settings.GracePeriod.D(), g.settings.LameDuck.D()) })
 	}
 	return group.Wait()
 }

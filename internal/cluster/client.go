@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"time"
 
@@ -47,7 +46,7 @@ func withTransport(rest *restclient.Config, settings config.Cluster, wraps ...tr
 	rest.QPS = -1 // the API server's own priority and fairness is the throttle
 	rest.ContentType = "application/vnd.kubernetes.protobuf"
 	rest.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	rest.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
+	rest.Dial = dialAPIServer(settings)
 	server, _, err := restclient.DefaultServerUrlFor(rest)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s of cluster %s: %w", settings.Kubeconfig, settings.Name, err)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"ebb/internal/config"
+	"ebb/internal/tunnel/dialer"
 )
 
 // Registry holds the clusters of one configuration file.
@@ -32,12 +33,13 @@ type entry struct {
 	origin  origin
 }
 
-// origin identifies the kubeconfig that a client was made from; when it changes, a
-// new client is made.
+// origin identifies the kubeconfig that a client was made from, and the tunnel that it
+// uses; when it changes, a new client is made.
 type origin struct {
 	kubeconfig, context string
 	modified            time.Time
 	size                int64
+	tunnel              dialer.Options // zero = none
 }
 
 // NewRegistry returns the registry of the clusters in f. It also sends what the
@@ -110,5 +112,9 @@ func originOf(settings config.Cluster) (origin, error) {
 	if err != nil {
 		return origin{}, fmt.Errorf("kubeconfig of cluster %s: %w", settings.Name, err)
 	}
-	return origin{kubeconfig: settings.Kubeconfig, context: settings.Context, modified: info.ModTime(), size: info.Size()}, nil
+	from := origin{kubeconfig: settings.Kubeconfig, context: settings.Context, modified: info.ModTime(), size: info.Size()}
+	if settings.Tunnel.APIServer {
+		from.tunnel = tunnelOptions(settings)
+	}
+	return from, nil
 }

@@ -31,8 +31,10 @@ type Server struct {
 	Version string
 	Flags   func(*flag.FlagSet) // adds flags of its own; nil = it has none
 
-	// Serve works until ctx ends and returns nil after an orderly stop.
-	Serve func(ctx context.Context, file *config.File, log *zap.Logger) error
+	// Serve works until ctx ends and returns nil after an orderly stop. One of the two is
+	// set; ServeAlone is for a program that reads no ebb.yaml.
+	Serve      func(ctx context.Context, file *config.File, log *zap.Logger) error
+	ServeAlone func(ctx context.Context, log *zap.Logger) error
 }
 
 // Run parses the flags, opens the log and the configuration and serves. It returns
@@ -53,15 +55,22 @@ func (s Server) Run(args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := SignalContext(context.Background())
 	defer stop()
-	file, err := config.Open(config.Path(o.config))
-	if err == nil {
-		err = s.Serve(ctx, file.WithLogger(log), log)
-	}
-	if err != nil {
+	if err := s.serve(ctx, o, log); err != nil {
 		Printf(stderr, "%s: %v\n", s.Name, err)
 		return ExitFailed
 	}
 	return ExitDone
+}
+
+func (s Server) serve(ctx context.Context, o options, log *zap.Logger) error {
+	if s.ServeAlone != nil {
+		return s.ServeAlone(ctx, log)
+	}
+	file, err := config.Open(config.Path(o.config))
+	if err != nil {
+		return err
+	}
+	return s.Serve(ctx, file.WithLogger(log), log)
 }
 
 // options are the flags that every server has.
@@ -75,7 +84,9 @@ func (s Server) parse(args []string, stderr io.Writer) (options, error) {
 	var o options
 	var verbose bool
 	flags := flag.NewFlagSet(s.Name, flag.ContinueOnError)
-	flags.StringVar(&o.config, "config", "", "path of ebb.yaml (default $EBB_CONFIG, else ./ebb.yaml, else ~/.config/ebb/ebb.yaml)")
+	if s.ServeAlone == nil {
+		flags.StringVar(&o.config, "config", "", "path of ebb.yaml (default $EBB_CONFIG, else ./ebb.yaml, else ~/.config/ebb/ebb.yaml)")
+	}
 	flags.StringVar(&o.logLevel, "log-level", "info", "log what is at least this important: debug, info, warn or error")
 	flags.BoolVar(&verbose, "v", false, "same as --log-level debug")
 	flags.BoolVar(&o.version, "version", false, "print the version and exit")

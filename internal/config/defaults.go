@@ -44,6 +44,8 @@ func (c Cluster) WithDefaults() Cluster {
 		c.Addressing.Rules = rules
 	}
 
+	c.Tunnel.setDefaults()
+
 	setDefault(&c.Infrastructure.Provider, InfraNone)
 	setDefault(&c.Infrastructure.Timeout, Duration(2*time.Minute))
 

@@ -21,8 +21,9 @@ type Gateway struct {
 	RateLimit   RateLimit `yaml:"rateLimit,omitempty"`
 	MaxStreams  int       `yaml:"maxStreams,omitempty"` // default 1000 event streams and waits at once
 	// MaxStreamsPerPrincipal is how many of them one principal may have; default half.
-	MaxStreamsPerPrincipal int       `yaml:"maxStreamsPerPrincipal,omitempty"`
-	Endpoints              Endpoints `yaml:"endpoints,omitempty"`
+	MaxStreamsPerPrincipal int           `yaml:"maxStreamsPerPrincipal,omitempty"`
+	Endpoints              Endpoints     `yaml:"endpoints,omitempty"`
+	Tunnel                 GatewayTunnel `yaml:"tunnel,omitempty"`
 }
 
 // Endpoints are the settings of the xDS server that tells Envoy and gRPC clients the
@@ -90,6 +91,7 @@ func (g Gateway) WithDefaults() Gateway {
 	if g.Endpoints.Listen != "" {
 		setDefault(&g.Endpoints.MaxStreamAge, Duration(30*time.Minute))
 	}
+	g.Tunnel.setDefaults()
 	return g
 }
 
@@ -119,6 +121,7 @@ func (g *Gateway) validate(v validator) {
 	v.atLeast("maxStreams", int64(g.MaxStreams), 1)
 	v.atLeast("maxStreamsPerPrincipal", int64(g.MaxStreamsPerPrincipal), 1)
 	g.Endpoints.validate(v.child("endpoints"), g.TLS)
+	g.Tunnel.validate(v.child("tunnel"), g.TLS)
 }
 
 func (e *Endpoints) validate(v validator, tls TLS) {

@@ -64,7 +64,7 @@ gateway:
 		"line 16: gateway.rateLimit.perSecond: must be 1 or more, not -1",
 		"line 16: gateway.rateLimit.burst: must be 1 or more, not -1",
 		"line 17: gateway.maxStreams: must be 1 or more, not -1",
-		"line 18: gateway.port: unknown key; known here: listen, tls, tokensFile, oidc, gracePeriod, lameDuck, rateLimit, maxStreams, maxStreamsPerPrincipal, endpoints",
+		"line 18: gateway.port: unknown key; known here: listen, tls, tokensFile, oidc, gracePeriod, lameDuck, rateLimit, maxStreams, maxStreamsPerPrincipal, endpoints, tunnel",
 		"line 19: gateway.endpoints.clients: at least one is required with clientCAFile: without it no certificate may ask for anything",
 		"line 20: gateway.endpoints.listen: must be host:port, such as 127.0.0.1:8471 or :8471",
 		"line 21: gateway.endpoints.clientCAFile: needs gateway.tls: clients show no certificate to a server that has none",

@@ -74,6 +74,10 @@ func resolvePaths(c *Cluster, at, dir string) []FieldError {
 	r.resolve("ssh.certificateFile", &c.SSH.CertificateFile)
 	r.resolve("ssh.passphraseFile", &c.SSH.PassphraseFile)
 	r.resolve("ssh.knownHosts", &c.SSH.KnownHosts)
+	r.resolve("tunnel.caFile", &c.Tunnel.CAFile)
+	r.resolve("tunnel.certificateFile", &c.Tunnel.CertificateFile)
+	r.resolve("tunnel.keyFile", &c.Tunnel.KeyFile)
+	r.resolve("tunnel.socket", &c.Tunnel.Socket)
 	r.resolve("infrastructure.credentialsFile", &c.Infrastructure.CredentialsFile)
 	r.resolve("infrastructure.caFile", &c.Infrastructure.CAFile)
 	if isPath(c.Upgrade.Script) {
@@ -90,6 +94,7 @@ func resolveGatewayPaths(g *Gateway, dir string) []FieldError {
 	r := &pathResolver{path: "gateway", dir: dir}
 	r.resolve("tokensFile", &g.TokensFile)
 	r.resolve("endpoints.clientCAFile", &g.Endpoints.ClientCAFile)
+	r.resolve("tunnel.clientCAFile", &g.Tunnel.ClientCAFile)
 	r.resolve("tls.certificateFile", &g.TLS.CertificateFile)
 	r.resolve("tls.keyFile", &g.TLS.KeyFile)
 	return r.errs

@@ -20,6 +20,7 @@ type Cluster struct {
 	Context        string         `yaml:"context,omitempty"` // empty = the kubeconfig's current context
 	SSH            SSH            `yaml:"ssh,omitempty"`
 	Addressing     Addressing     `yaml:"addressing,omitempty"`
+	Tunnel         ClusterTunnel  `yaml:"tunnel,omitempty"`
 	Infrastructure Infrastructure `yaml:"infrastructure,omitempty"`
 	Drain          Drain          `yaml:"drain,omitempty"`
 	Scale          Scale          `yaml:"scale,omitempty"`
@@ -47,6 +48,7 @@ type SSH struct {
 const (
 	AddressNode      = "node"      // each node on its own InternalIP
 	AddressForwarded = "forwarded" // each node behind its port-forwarding rule on PublicAddress
+	AddressTunnel    = "tunnel"    // each node on its own InternalIP, through agents in its network
 )
 
 // Addressing says at which address each node answers SSH.

@@ -88,6 +88,7 @@ func (c *Config) validate() []FieldError {
 		cluster.validate(at)
 	}
 	c.Gateway.validate(v.child("gateway"))
+	c.validateTunnels(v)
 	return errs
 }
 
@@ -102,6 +103,7 @@ func (c *Cluster) validate(v validator) {
 	v.required("kubeconfig", c.Kubeconfig, "the path of the cluster's kubeconfig")
 	c.SSH.validate(v.child("ssh"))
 	c.Addressing.validate(v.child("addressing"), c.Infrastructure.Provider == InfraCloudStack)
+	c.Tunnel.validate(v.child("tunnel"), c.Addressing.Mode == AddressTunnel)
 	c.Infrastructure.validate(v.child("infrastructure"))
 	c.Drain.validate(v.child("drain"))
 	c.Scale.validate(v.child("scale"))
@@ -161,7 +163,7 @@ func validateJump(jump string) error {
 
 // validate validates the section. rulesKnown: the infrastructure provider knows the rules.
 func (a *Addressing) validate(v validator, rulesKnown bool) {
-	v.oneOf("mode", a.Mode, AddressNode, AddressForwarded)
+	v.oneOf("mode", a.Mode, AddressNode, AddressForwarded, AddressTunnel)
 	v.port("basePort", a.BasePort)
 	if a.Mode == AddressForwarded {
 		v.required("publicAddress", a.PublicAddress, "the address that the forwarding rules are on")

@@ -39,7 +39,7 @@ func TestValidate(t *testing.T) {
 		"certificate":       {func(c *Cluster) { c.SSH.CertificateFile = "/c" }, []string{"clusters[0].ssh.certificateFile: needs ssh.identityFile, the key that it certifies"}},
 		"passphrase":        {func(c *Cluster) { c.SSH.PassphraseFile = "/c" }, []string{"clusters[0].ssh.passphraseFile: needs ssh.identityFile, the key that it opens"}},
 		"acceptNew":         {func(c *Cluster) { c.SSH.AcceptNew = true }, []string{"clusters[0].ssh.acceptNew: needs ssh.knownHosts, the file in which new host keys are pinned"}},
-		"mode":              {func(c *Cluster) { c.Addressing.Mode = "forward" }, []string{`clusters[0].addressing.mode: must be node or forwarded, not "forward", did you mean "forwarded"?`}},
+		"mode":              {func(c *Cluster) { c.Addressing.Mode = "forward" }, []string{`clusters[0].addressing.mode: must be node or forwarded or tunnel, not "forward", did you mean "forwarded"?`}},
 		"basePort":          {func(c *Cluster) { c.Addressing.BasePort = -1 }, []string{"clusters[0].addressing.basePort: must be a port from 1 to 65535, not -1"}},
 		"forwarded":         {func(c *Cluster) { c.Addressing.Mode = "forwarded" }, []string{"clusters[0].addressing.publicAddress: is required: the address that the forwarding rules are on", "clusters[0].addressing.rules: mode forwarded needs rules, or a basePort to count from"}},
 		"provider":          {func(c *Cluster) { c.Infrastructure.Provider = "exce" }, []string{`clusters[0].infrastructure.provider: must be none or exec or cloudstack, not "exce", did you mean "exec"?`}},

@@ -4,7 +4,9 @@ package nodeaccess
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 
 	"go.uber.org/zap"
 
@@ -13,6 +15,7 @@ import (
 	"ebb/internal/infra"
 	"ebb/internal/nodessh"
 	"ebb/internal/policy"
+	"ebb/internal/tunnel/dialer"
 )
 
 // Resolve returns where and how a node answers SSH. An address that had to be
@@ -35,7 +38,24 @@ func Resolve(ctx context.Context, c *cluster.Cluster, n policy.Node, log *zap.Lo
 	if warning != "" {
 		log.Warn(warning, zap.String("cluster", c.Name), zap.String("node", n.Name))
 	}
+	if settings.Addressing.Mode == config.AddressTunnel {
+		target.Dial = throughTunnel(settings, n.Name)
+	}
 	return target, nil
+}
+
+// throughTunnel dials a node over the agents of its cluster. A gateway that does not allow it
+// will not the next time.
+func throughTunnel(settings config.Cluster, node string) func(ctx context.Context, network, address string) (net.Conn, error) {
+	through := cluster.Tunnel(settings)
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := through.DialContext(ctx, network, address)
+		var refused *dialer.RefusedError
+		if errors.As(err, &refused) {
+			return nil, &nodessh.AddressError{Node: node, Err: err}
+		}
+		return c, err
+	}
 }
 
 // forwardingRules asks the infrastructure which port leads to a node. They are

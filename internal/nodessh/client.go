@@ -42,6 +42,9 @@ type Target struct {
 	Sudo            bool          // run everything through sudo -n
 	ConnectTimeout  time.Duration // of each connection, TCP connect and handshake together; default 15s
 	KeepAlive       time.Duration // interval, default 5s; three unanswered requests close the connection
+
+	// Dial connects to the node, or to its jump host. nil = directly.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Client is an SSH connection to a node. Several goroutines may use it.
@@ -64,8 +67,10 @@ func Dial(ctx context.Context, t Target) (*Client, error) {
 	}
 
 	c := &Client{target: t, closed: make(chan struct{})}
-	var dialer net.Dialer
-	dial := dialer.DialContext
+	dial := t.Dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
 	if t.Jump != "" {
 		jump, err := jumpTarget(t)
 		if err != nil {
@@ -108,11 +113,9 @@ func jumpTarget(t Target) (Target, error) {
 	return jump, nil
 }
 
-type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
-
 // connect makes one SSH connection. ConnectTimeout covers TCP connect, handshake and
 // authentication; the end of ctx ends it at once.
-func connect(ctx context.Context, t Target, dial dialFunc) (*ssh.Client, error) {
+func connect(ctx context.Context, t Target, dial func(ctx context.Context, network, address string) (net.Conn, error)) (*ssh.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.ConnectTimeout)
 	defer cancel()
 	verifier := hostKeyVerifier{file: t.KnownHosts, acceptNew: t.AcceptNew}

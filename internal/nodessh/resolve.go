@@ -18,7 +18,7 @@ type NodeAddress struct {
 }
 
 // Resolve returns where to dial a node: its InternalIP, or the public port of its
-// active port-forwarding rule. The warning is not empty when there was no such rule
+// active port-forwarding rule. How to dial, if not directly, is for the caller. The warning is not empty when there was no such rule
 // and the port was computed from basePort. An error needs another configuration.
 func Resolve(c config.Cluster, node NodeAddress) (target Target, warning string, err error) {
 	target = Target{
@@ -36,7 +36,7 @@ func Resolve(c config.Cluster, node NodeAddress) (target Target, warning string,
 		KeepAlive:       c.SSH.KeepAlive.D(),
 	}
 	switch c.Addressing.Mode {
-	case config.AddressNode, "":
+	case config.AddressNode, config.AddressTunnel, "":
 		if len(node.InternalIPs) == 0 {
 			return Target{}, "", fmt.Errorf("node %s has no InternalIP: set addressing.mode of cluster %s to forwarded, with a rule for it", node.Name, c.Name)
 		}

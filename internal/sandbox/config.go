@@ -27,6 +27,11 @@ func (s *Sandbox) Cluster(name string) config.Cluster {
 			Script: config.ScriptKubeadmApt, ReadyTimeout: config.Duration(time.Minute), SteadyInterval: config.Duration(100 * time.Millisecond),
 		},
 	}
+	if n := s.opts.Network; n != nil {
+		c.Addressing = config.Addressing{Mode: config.AddressNode}
+		c.SSH.Port = n.Port
+		return c
+	}
 	for _, node := range s.nodeNames {
 		c.Addressing.Rules = append(c.Addressing.Rules, config.ForwardingRule{Node: node, Port: s.machines[node].ssh.port})
 	}

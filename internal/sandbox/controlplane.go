@@ -114,6 +114,7 @@ func (c *controlPlane) startAPIAndEtcd(ports []int) error {
 		"--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged", "--profiling=false",
 	}
+	c.apiArgs = append(c.apiArgs, c.opts.APIServerArgs...)
 	return c.startAPI()
 }
 

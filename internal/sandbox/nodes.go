@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,16 +40,16 @@ func (s *Sandbox) addMachines(ctx context.Context) error {
 	for i := range s.opts.Workers {
 		s.nodeNames = append(s.nodeNames, fmt.Sprintf("w%d", i+1))
 	}
-	ports, err := freeport.Find(ctx, loopback, len(s.nodeNames)+s.opts.ControlPlanes)
+	places, fronts, err := s.places(ctx)
 	if err != nil {
 		return err
 	}
 	for i, name := range s.nodeNames {
-		if err := s.addMachine(ctx, name, ports[i], i < s.opts.ControlPlanes, user); err != nil {
+		if err := s.addMachine(ctx, name, places[i], i < s.opts.ControlPlanes, user); err != nil {
 			return fmt.Errorf("make node %s: %w", name, err)
 		}
 		if i < s.opts.ControlPlanes {
-			if s.machines[name].api, err = openFront(ctx, ports[len(s.nodeNames)+i], s.plane.url); err != nil {
+			if s.machines[name].api, err = openFront(ctx, fronts[i], s.plane.url); err != nil {
 				return fmt.Errorf("the API server of %s: %w", name, err)
 			}
 		}
@@ -58,6 +59,31 @@ func (s *Sandbox) addMachines(ctx context.Context) error {
 	}
 	s.opts.Log.Info("sandbox: nodes and their SSH servers are made", zap.Strings("nodes", s.nodeNames))
 	return nil
+}
+
+// place is where the SSH server of a machine listens.
+type place struct {
+	address string
+	port    int
+	listen  func(ctx context.Context, address string) (net.Listener, error)
+}
+
+// places returns one for each machine, and a port for the own API server of each control plane.
+func (s *Sandbox) places(ctx context.Context) (all []place, fronts []int, err error) {
+	ports, err := freeport.Find(ctx, loopback, len(s.nodeNames)+s.opts.ControlPlanes)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range s.nodeNames {
+		at := place{loopback, ports[i], func(ctx context.Context, address string) (net.Listener, error) {
+			return new(net.ListenConfig).Listen(ctx, "tcp", address)
+		}}
+		if n := s.opts.Network; n != nil {
+			at = place{n.Address(i), n.Port, n.Listen}
+		}
+		all = append(all, at)
+	}
+	return all, ports[len(s.nodeNames):], nil
 }
 
 // TrustHostKeys writes the host keys that the machines have now into the
@@ -75,13 +101,13 @@ func (s *Sandbox) TrustHostKeys() error {
 
 func (s *Sandbox) knownHosts() string { return filepath.Join(s.opts.Dir, "ssh", "known_hosts") }
 
-func (s *Sandbox) addMachine(ctx context.Context, name string, port int, controlPlane bool, user ssh.PublicKey) error {
+func (s *Sandbox) addMachine(ctx context.Context, name string, at place, controlPlane bool, user ssh.PublicKey) error {
 	info, err := s.makeNodeDir(name, controlPlane)
 	if err != nil {
 		return err
 	}
 	m := &Machine{name: name, machineID: info.MachineID, info: info, dir: nodedir.Of(s.opts.Dir, name), plane: s.plane}
-	m.ssh = &sshServer{port: port, user: user, dir: m.dir, log: s.opts.Log.With(zap.String("node", name))}
+	m.ssh = &sshServer{place: at, user: user, dir: m.dir, log: s.opts.Log.With(zap.String("node", name))}
 	m.ssh.commandEnded = func() { s.hooks.commandEnded(name) }
 	if err := m.ssh.newHostKey(); err != nil {
 		return err
@@ -90,7 +116,7 @@ func (s *Sandbox) addMachine(ctx context.Context, name string, port int, control
 	if err := m.ssh.open(ctx); err != nil {
 		return err
 	}
-	_, err = s.Client().CoreV1().Nodes().Create(ctx, nodeObject(info, s.opts.Version), meta.CreateOptions{})
+	_, err = s.Client().CoreV1().Nodes().Create(ctx, nodeObject(info, s.opts.Version, at.address), meta.CreateOptions{})
 	return err
 }
 
@@ -120,7 +146,7 @@ func (s *Sandbox) makeNodeDir(name string, controlPlane bool) (nodedir.Info, err
 }
 
 // nodeObject returns what a kubelet that joined with kubeadm registers.
-func nodeObject(info nodedir.Info, version string) *core.Node {
+func nodeObject(info nodedir.Info, version, address string) *core.Node {
 	capacity := core.ResourceList{
 		core.ResourceCPU: resource.MustParse("8"), core.ResourceMemory: resource.MustParse("32Gi"), core.ResourcePods: resource.MustParse("110"),
 		core.ResourceEphemeralStorage: resource.MustParse("40Gi"),
@@ -132,7 +158,7 @@ func nodeObject(info nodedir.Info, version string) *core.Node {
 		Spec: core.NodeSpec{ProviderID: "sandbox://" + info.Name},
 		Status: core.NodeStatus{
 			Capacity: capacity, Allocatable: capacity,
-			Addresses:  []core.NodeAddress{{Type: core.NodeInternalIP, Address: loopback}, {Type: core.NodeHostName, Address: info.Name}},
+			Addresses:  []core.NodeAddress{{Type: core.NodeInternalIP, Address: address}, {Type: core.NodeHostName, Address: info.Name}},
 			Conditions: []core.NodeCondition{{Type: core.NodeReady, Status: core.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status", LastHeartbeatTime: meta.Now(), LastTransitionTime: meta.Now()}},
 			NodeInfo: core.NodeSystemInfo{
 				MachineID: info.MachineID, SystemUUID: info.MachineID, KubeletVersion: "v" + version,

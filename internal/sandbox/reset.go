@@ -75,7 +75,7 @@ func emptyHome(d nodedir.Dir) error {
 func (s *Sandbox) resetNode(ctx context.Context, info nodedir.Info) error {
 	nodes := s.Client().CoreV1().Nodes()
 	return retryOnConflict(ctx, func() error {
-		fresh := nodeObject(info, s.opts.Version)
+		fresh := nodeObject(info, s.opts.Version, s.machines[info.Name].ssh.address)
 		node, err := nodes.Get(ctx, info.Name, meta.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			_, err = nodes.Create(ctx, fresh, meta.CreateOptions{})

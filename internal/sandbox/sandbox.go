@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,9 +40,18 @@ type Options struct {
 	PodDeleteDelay time.Duration // from a pod's deletion until it is gone
 	ScriptDelay    time.Duration // how long a kubeadm upgrade takes
 	CKS            bool          // nodes as CloudStack's Kubernetes service makes them; needs kubectl
+	APIServerArgs  []string      // added to those of the kube-apiserver
+	Network        *Network      // where the machines are; nil = on loopback, each with a port of its own
 	Log            *zap.Logger   // nil = silent
 
 	programs map[string]string // path by name
+}
+
+// Network is a network for the machines of a sandbox, in which each has an address of its own.
+type Network struct {
+	Address func(i int) string // of the machine i, from 0
+	Port    int                // of SSH, on all machines
+	Listen  func(ctx context.Context, address string) (net.Listener, error)
 }
 
 // complete sets defaults, makes the directories and finds the programs.

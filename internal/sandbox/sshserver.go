@@ -41,9 +41,9 @@ func (s *Sandbox) makeSSHKey() (ssh.PublicKey, error) {
 	return ssh.NewPublicKey(public)
 }
 
-// sshServer is the SSH server of one node, on its own loopback port.
+// sshServer is the SSH server of one node.
 type sshServer struct {
-	port         int
+	place
 	user         ssh.PublicKey // key of the only user that is let in
 	dir          nodedir.Dir
 	log          *zap.Logger
@@ -74,8 +74,10 @@ func (s *sshServer) newHostKey() error {
 func (s *sshServer) knownHost() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return knownhosts.Line([]string{fmt.Sprintf("%s:%d", loopback, s.port)}, s.hostKey.PublicKey()) + "\n"
+	return knownhosts.Line([]string{s.hostPort()}, s.hostKey.PublicKey()) + "\n"
 }
+
+func (s *sshServer) hostPort() string { return net.JoinHostPort(s.address, strconv.Itoa(s.port)) }
 
 // open lets clients connect; a server that is open stays so.
 func (s *sshServer) open(ctx context.Context) error {
@@ -84,7 +86,7 @@ func (s *sshServer) open(ctx context.Context) error {
 	if s.listener != nil {
 		return nil
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(loopback, strconv.Itoa(s.port)))
+	l, err := s.listen(ctx, s.hostPort())
 	if err != nil {
 		return fmt.Errorf("listen for SSH: %w", err)
 	}

@@ -11,3 +11,8 @@ const (
 // AgentMethod is the full name of the method that agents call, a stream of packets in both
 // directions.
 const AgentMethod = "/AgentService/Connect"
+
+// HeaderCluster names the cluster that an agent with a token is of, and the one that a client
+// dials in when it may dial in several: metadata of gRPC, or a header of HTTP CONNECT. It is
+// Ebb's own.
+const HeaderCluster = "ebb-cluster"

@@ -30,6 +30,7 @@ const (
 
 	minPause = 200 * time.Millisecond
 	maxPause = 10 * time.Second
+	maxAgain = 2 * time.Second // when a balancer chooses servers that are connected, while one is missing
 
 	openTimeout = 10 * time.Second // from the call of a server to its header
 	dialTimeout = 30 * time.Second // of a destination
@@ -54,7 +55,8 @@ type Agent struct {
 	draining  chan struct{} // closed when the drain begins
 
 	mu      sync.Mutex
-	servers map[string]*link // by serverID
+	servers map[string]*link // by serverID; without those that leave
+	leaving map[*link]bool   // servers that are about to end: they carry on what they have
 	wanted  int              // serverCount, the last that a server said
 }
 
@@ -67,18 +69,25 @@ type link struct {
 
 // New returns an agent that is not connected yet.
 func New(o Options) *Agent {
-	return &Agent{opts: o, log: o.Log, draining: make(chan struct{}), servers: map[string]*link{}, wanted: 1}
+	return &Agent{opts: o, log: o.Log, draining: make(chan struct{}), servers: map[string]*link{}, leaving: map[*link]bool{}, wanted: 1}
 }
 
 // Drain begins the drain; Run returns when it is over.
 func (a *Agent) Drain() { a.drainOnce.Do(func() { close(a.draining) }) }
 
-// Ready returns nil while at least one server is connected and the agent does not drain.
-func (a *Agent) Ready() error {
+func (a *Agent) isDraining() bool {
 	select {
 	case <-a.draining:
-		return errors.New("draining")
+		return true
 	default:
+		return false
+	}
+}
+
+// Ready returns nil while at least one server is connected and the agent does not drain.
+func (a *Agent) Ready() error {
+	if a.isDraining() {
+		return errors.New("draining")
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -90,9 +99,7 @@ func (a *Agent) Ready() error {
 
 // Streams returns how many dials and connections the agent carries.
 func (a *Agent) Streams() (n int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, l := range a.servers {
+	for _, l := range a.links() {
 		n += l.session.Streams()
 	}
 	return n
@@ -133,6 +140,8 @@ func (a *Agent) connectUntilDrained(running context.Context, links *sync.WaitGro
 			if a.missing() {
 				continue
 			}
+		default: // a balancer has chosen one that is connected already
+			pause = min(2*pause, maxAgain)
 		}
 		next := pause
 		if err == nil && !a.missing() {
@@ -185,8 +194,14 @@ func (a *Agent) connectOnce(ctx, running context.Context, links *sync.WaitGroup)
 	var answer sync.Once
 	l.session = session.New(stream, session.Options{
 		FlowControl: flowControl, Dial: a.dial,
-		Draining: func() { answer.Do(func() { close(l.answered) }) },
-		Problem:  func(err error) { a.log.Warn("a packet is ignored", zap.String("server", serverID), zap.Error(err)) },
+		Draining: func() {
+			if a.isDraining() {
+				answer.Do(func() { close(l.answered) })
+				return
+			}
+			a.leave(serverID, l)
+		},
+		Problem: func(err error) { a.log.Warn("a packet is ignored", zap.String("server", serverID), zap.Error(err)) },
 	})
 	if !a.add(serverID, l) {
 		closeAll()
@@ -196,7 +211,7 @@ func (a *Agent) connectOnce(ctx, running context.Context, links *sync.WaitGroup)
 	links.Go(func() {
 		defer closeAll()
 		err := l.session.Serve(streamCtx, end)
-		a.remove(serverID)
+		a.remove(serverID, l)
 		a.log.Info("disconnected", zap.String("server", serverID), zap.NamedError("reason", err))
 	})
 	return true, nil
@@ -263,16 +278,33 @@ func (a *Agent) add(serverID string, l *link) bool {
 	return true
 }
 
-func (a *Agent) remove(serverID string) {
+func (a *Agent) remove(serverID string, l *link) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.servers, serverID)
+	if a.servers[serverID] == l {
+		delete(a.servers, serverID)
+	}
+	delete(a.leaving, l)
+}
+
+// leave notes that a server is about to end, so that another one is looked for.
+func (a *Agent) leave(serverID string, l *link) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.servers[serverID] == l {
+		delete(a.servers, serverID)
+		a.leaving[l] = true
+		a.log.Info("a server is about to end", zap.String("server", serverID))
+	}
 }
 
 func (a *Agent) links() (all []*link) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, l := range a.servers {
+		all = append(all, l)
+	}
+	for l := range a.leaving {
 		all = append(all, l)
 	}
 	return all
@@ -296,8 +328,9 @@ func (a *Agent) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.opts.DrainTimeout)
 	defer cancel()
 	var all sync.WaitGroup
-	errs := make(chan error, len(a.links()))
-	for _, l := range a.links() {
+	links := a.links()
+	errs := make(chan error, len(links))
+	for _, l := range links {
 		all.Go(func() { errs <- l.drain(ctx) })
 	}
 	all.Wait()

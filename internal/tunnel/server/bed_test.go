@@ -124,7 +124,7 @@ func (b *bed) agent(id, offers string) *testAgent {
 	a := &testAgent{kill: kill, ended: make(chan error, 1), done: make(chan struct{}), Agent: agent.New(agent.Options{
 		ID: id, Identifiers: ids, DrainTimeout: 30 * time.Second, Refresh: time.Second, Log: zap.NewNop(),
 		Connect: func() (*grpc.ClientConn, error) {
-			return grpc.NewClient(b.agents, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(ofCluster(prod)))
+			return grpc.NewClient(b.agents, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(ofProd))
 		},
 	})}
 	go func() { a.ended <- a.Run(ctx); close(a.done) }()
@@ -136,11 +136,9 @@ func (b *bed) agent(id, offers string) *testAgent {
 	return a
 }
 
-// ofCluster says in the metadata of each call which cluster it is for.
-func ofCluster(name string) grpc.StreamClientInterceptor {
-	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		return streamer(metadata.AppendToOutgoingContext(ctx, "cluster", name), desc, cc, method, opts...)
-	}
+// ofProd says in the metadata of each call that it is for prod.
+func ofProd(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return streamer(metadata.AppendToOutgoingContext(ctx, "cluster", prod), desc, cc, method, opts...)
 }
 
 func (b *bed) eventually(what string, is func() bool) {

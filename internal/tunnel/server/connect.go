@@ -9,6 +9,9 @@ import (
 	"net"
 	"net/http"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"ebb/internal/tunnel/session"
 )
 
@@ -22,7 +25,7 @@ func (s *Server) Connect(cluster func(*http.Request) (string, error)) http.Handl
 		}
 		name, err := cluster(r)
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusForbidden)
+			RespondRefused(w, s.Refuse("client", name, err))
 			return
 		}
 		c, err := s.Dial(r.Context(), name, "tcp", r.Host)
@@ -35,6 +38,15 @@ func (s *Server) Connect(cluster func(*http.Request) (string, error)) http.Handl
 			http.Error(w, err.Error(), http.StatusHTTPVersionNotSupported)
 		}
 	})
+}
+
+// RespondRefused tells a client why it is refused.
+func RespondRefused(w http.ResponseWriter, err error) {
+	code := http.StatusForbidden
+	if status.Code(err) == codes.ResourceExhausted { // it may come again
+		code = http.StatusTooManyRequests
+	}
+	http.Error(w, err.Error(), code)
 }
 
 func connectStatus(err error) int {

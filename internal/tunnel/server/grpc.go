@@ -44,18 +44,20 @@ func (s *Server) connect(stream grpc.BidiStreamingServer[client.Packet, client.P
 	ctx := stream.Context()
 	cluster, err := s.opts.Agent(ctx)
 	if err != nil {
-		return err
+		return s.Refuse("agent", cluster, err)
 	}
 	agent, flowControl, err := s.greet(ctx, cluster)
 	if err != nil {
-		s.log.Warn("tunnel: an agent is refused", zap.String("cluster", cluster), zap.Error(err))
-		return err
+		return s.Refuse("agent", cluster, err)
+	}
+	if s.isDraining() {
+		return errDraining
 	}
 	if err := stream.SendHeader(s.header(flowControl)); err != nil {
 		return err
 	}
 	log := s.log.With(zap.String("cluster", cluster), zap.String("agent", agent.ID))
-	c := &connection{Agent: agent, since: time.Now()}
+	c := &connection{Agent: agent, flowControl: flowControl, since: time.Now()}
 	c.session = session.New(stream, session.Options{
 		FlowControl: flowControl,
 		Draining: func() {
@@ -68,12 +70,27 @@ func (s *Server) connect(stream grpc.BidiStreamingServer[client.Packet, client.P
 		Problem: func(err error) { s.metrics.problem(cluster); log.Warn("tunnel: a packet is ignored", zap.Error(err)) },
 		Moved:   func(n int) { s.metrics.moved(cluster, n) },
 	})
-	s.add(cluster, c)
+	if !s.add(cluster, c) {
+		return errDraining
+	}
 	defer s.remove(cluster, c)
 	log.Info("tunnel: an agent has connected", zap.String("offers", agent.Identifiers.String()))
 	err = c.session.Serve(ctx, func() {})
 	log.Info("tunnel: an agent has gone", zap.NamedError("reason", err))
 	return nil
+}
+
+// Refuse counts and logs that an agent or a client is refused, and returns why.
+func (s *Server) Refuse(who, cluster string, err error) error {
+	s.metrics.refused.WithLabelValues(who).Inc()
+	s.log.Warn("tunnel: refused", zap.String("who", who), zap.String("cluster", cluster), zap.Error(err))
+	return err
+}
+
+func (s *Server) isDraining() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.draining
 }
 
 // greet reads what an agent says of itself.
@@ -123,7 +140,7 @@ func (p proxyService) Proxy(stream client.ProxyService_ProxyServer) error {
 	ctx := stream.Context()
 	cluster, err := p.server.opts.Client(ctx)
 	if err != nil {
-		return err
+		return p.server.Refuse("client", cluster, err)
 	}
 	s := session.New(stream, session.Options{
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {

@@ -24,6 +24,7 @@ type metrics struct {
 	duration *prometheus.HistogramVec
 	bytes    *prometheus.CounterVec
 	problems *prometheus.CounterVec
+	refused  *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
@@ -36,11 +37,12 @@ func newMetrics() *metrics {
 		}, []string{"cluster"}),
 		bytes:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ebb_tunnel_bytes_total", Help: "Bytes carried, in both directions."}, []string{"cluster"}),
 		problems: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ebb_tunnel_ignored_packets_total", Help: "Packets that made no sense."}, []string{"cluster"}),
+		refused:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ebb_tunnel_refused_total", Help: "Agents and clients that were refused."}, []string{"who"}),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.dials, m.duration, m.bytes, m.problems}
+	return []prometheus.Collector{m.dials, m.duration, m.bytes, m.problems, m.refused}
 }
 
 func (m *metrics) dialled(cluster string, s tunnel.Strategy, err error, took time.Duration) {

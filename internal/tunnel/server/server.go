@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,12 +17,17 @@ import (
 
 	"ebb/internal/tunnel"
 	"ebb/internal/tunnel/session"
+	"ebb/internal/wait"
 )
+
+// settleInterval is how often a dial looks for agents while the server settles.
+const settleInterval = 50 * time.Millisecond
 
 // Options of a server.
 type Options struct {
-	ID       string // differs between all servers that agents may meet
-	Count    int    // how many servers an agent connects to; at least 1
+	ID       string        // differs between all servers that agents may meet
+	Count    int           // how many servers an agent connects to; at least 1
+	Settle   time.Duration // after New, for which a dial waits for an agent that leads there: agents need a moment to come back
 	Clusters map[string]Cluster
 
 	// Agent returns the cluster of the agent that opened a stream, Client the one that a client
@@ -47,13 +54,22 @@ type Agent struct {
 	Identifiers tunnel.Identifiers
 }
 
+// IsOn reports whether the agent is on a node: it has its name as ID, or offers the node by
+// its name or by one of its addresses.
+func (a Agent) IsOn(node string, addresses []netip.Addr) bool {
+	return a.ID == node || slices.Contains(a.Identifiers.Hosts, strings.ToLower(node)) ||
+		slices.ContainsFunc(a.Identifiers.Addresses, func(ip netip.Addr) bool { return slices.Contains(addresses, ip) })
+}
+
 // Server has the connections of agents. It is safe for concurrent use.
 type Server struct {
 	opts    Options
 	log     *zap.Logger
 	metrics *metrics
+	settled time.Time // when dials wait for agents no more
 
 	mu          sync.Mutex
+	draining    bool                     // no agent is taken any more
 	connections map[string][]*connection // by cluster
 	chosen      int64                    // dials so far: when a connection was chosen last
 }
@@ -61,8 +77,9 @@ type Server struct {
 // connection is an agent's.
 type connection struct {
 	Agent
-	session *session.Session
-	since   time.Time
+	session     *session.Session
+	flowControl bool // it is one of our own
+	since       time.Time
 
 	draining   bool // guarded by Server.mu, as the rest
 	drainedAt  time.Time
@@ -75,7 +92,7 @@ func New(o Options) *Server {
 	if o.Cordoned == nil {
 		o.Cordoned = func(string, Agent) bool { return false }
 	}
-	return &Server{opts: o, log: o.Log, metrics: newMetrics(), connections: map[string][]*connection{}}
+	return &Server{opts: o, log: o.Log, metrics: newMetrics(), settled: time.Now().Add(o.Settle), connections: map[string][]*connection{}}
 }
 
 // ErrNotAllowed is returned for a dial that the configuration does not allow.
@@ -113,6 +130,9 @@ func (s *Server) dial(ctx context.Context, cluster, network, address string) (*s
 	var ended error
 	for {
 		over, strategy, err := s.choose(cluster, settings.Strategies, d, tried)
+		if errors.Is(err, tunnel.ErrNoAgent) && s.awaitAgent(ctx) {
+			continue
+		}
 		if err != nil {
 			return nil, strategy, errors.Join(err, ended)
 		}
@@ -122,6 +142,11 @@ func (s *Server) dial(ctx context.Context, cluster, network, address string) (*s
 		}
 		tried[over], ended = true, fmt.Errorf("over agent %s: %w", over.ID, err)
 	}
+}
+
+// awaitAgent lets some time pass and returns true, if there is any for which a dial may wait.
+func (s *Server) awaitAgent(ctx context.Context) bool {
+	return time.Now().Before(s.settled) && wait.Sleep(ctx, settleInterval) == nil
 }
 
 // choose picks the connection that takes a dial, except for those that were tried.
@@ -148,10 +173,15 @@ func (s *Server) choose(cluster string, strategies []tunnel.Strategy, d tunnel.D
 	return candidates[i], strategy, nil
 }
 
-func (s *Server) add(cluster string, c *connection) {
+// add reports whether the server takes the connection; one that drains does not.
+func (s *Server) add(cluster string, c *connection) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.draining {
+		return false
+	}
 	s.connections[cluster] = append(s.connections[cluster], c)
+	return true
 }
 
 func (s *Server) remove(cluster string, c *connection) {

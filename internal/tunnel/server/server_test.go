@@ -50,7 +50,7 @@ func (b *bed) frontEnds() map[string]dialler {
 
 func (b *bed) throughGRPC(ctx context.Context, address string) (net.Conn, error) {
 	t, err := konnectivity.CreateSingleUseGrpcTunnelWithContext(ctx, b.t.Context(), b.agents,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(ofCluster(prod)))
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(ofProd))
 	if err != nil {
 		return nil, err
 	}
@@ -293,7 +293,7 @@ func TestAgentsConnectToEachServer(t *testing.T) {
 		ID: "w1", DrainTimeout: time.Minute, Refresh: 10 * time.Millisecond, Log: zap.NewNop(),
 		Connect: func() (*grpc.ClientConn, error) {
 			address := []string{one.agents, one.agents, two.agents}[calls.Add(1)%3] // whatever a balancer does
-			return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(ofCluster(prod)))
+			return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(ofProd))
 		},
 	})
 	ended := make(chan error, 1)
@@ -363,7 +363,7 @@ func unanswered(t *testing.T) string {
 func TestTwoAgentsWithTheSameID(t *testing.T) {
 	b := newBed(t, nil)
 	first := b.agent("twin", "")
-	b.agent("twin", "")
+	second := b.agent("twin", "")
 	address := echo(t)
 	var all sync.WaitGroup
 	for i := range 50 {
@@ -382,24 +382,25 @@ func TestTwoAgentsWithTheSameID(t *testing.T) {
 		})
 	}
 	all.Wait()
-	hold, err := b.Dial(t.Context(), prod, "tcp", address)
-	require.NoError(t, err)
-	defer func() { _ = hold.Close() }()
+	b.eventually("nothing is left", func() bool { return b.Streams()+first.Streams()+second.Streams() == 0 })
+	var held [2]net.Conn // one for each of them
+	for i := range held {
+		c, err := b.Dial(t.Context(), prod, "tcp", address)
+		require.NoError(t, err)
+		held[i] = c
+	}
+	require.Equal(t, []int{1, 1}, []int{first.Streams(), second.Streams()})
 	first.Drain()
-	if err := <-waitOrHeld(first, hold); err != nil {
-		t.Fatal(err)
+	b.drained("twin")
+	c, err := b.Dial(t.Context(), prod, "tcp", address)
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 2}, []int{first.Streams(), second.Streams()}, "the other one gets what is new")
+	for _, c := range append(held[:], c) {
+		require.NoError(t, exchange(c, "whoever has it"))
+		require.NoError(t, c.Close())
 	}
-	require.NoError(t, exchange(hold, "whoever has it"))
-}
-
-// waitOrHeld is told nil when the agent has ended or holds the connection.
-func waitOrHeld(a *testAgent, _ net.Conn) <-chan error {
-	if a.Streams() > 0 {
-		done := make(chan error, 1)
-		done <- nil
-		return done
-	}
-	return a.ended
+	require.NoError(t, <-first.ended)
+	require.NoError(t, second.Ready())
 }
 
 func TestDialsThatAreDenied(t *testing.T) {
@@ -455,4 +456,64 @@ func TestAgentsThatAreRefused(t *testing.T) {
 		})
 	}
 	require.Empty(t, b.Connections())
+}
+
+// A server that is about to end takes no agents and sends those that it has to another one;
+// what they carry goes on until it has ended by itself.
+func TestServerDrains(t *testing.T) {
+	old, next := newBed(t, func(o *Options) { o.ID = "old" }), newBed(t, func(o *Options) { o.ID = "next" })
+	var address atomic.Value
+	address.Store(old.agents)
+	a := agent.New(agent.Options{
+		ID: "w1", DrainTimeout: time.Minute, Refresh: time.Minute, Log: zap.NewNop(),
+		Connect: func() (*grpc.ClientConn, error) {
+			return grpc.NewClient(address.Load().(string), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(ofProd))
+		},
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(t.Context()) }()
+	old.eventually("the agent is connected", func() bool { return len(old.Connections()) == 1 })
+	c, err := old.Dial(t.Context(), prod, "tcp", echo(t))
+	require.NoError(t, err)
+	address.Store(next.agents)
+	old.Drain()
+	next.eventually("the agent has come", func() bool { return len(next.Connections()) == 1 })
+	require.NoError(t, a.Ready())
+	require.NoError(t, exchange(c, "still there"))
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, old.AwaitIdle(short), context.DeadlineExceeded)
+
+	conn, err := grpc.NewClient(old.agents, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	md := metadata.Pairs("cluster", prod, tunnel.HeaderAgentID, "late")
+	stream, err := conn.NewStream(metadata.NewOutgoingContext(t.Context(), md), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, tunnel.AgentMethod)
+	require.NoError(t, err)
+	require.Equal(t, codes.Unavailable, status.Code(stream.RecvMsg(&client.Packet{})))
+
+	require.NoError(t, c.Close())
+	require.NoError(t, old.AwaitIdle(t.Context()))
+	a.Drain()
+	require.NoError(t, <-ended)
+}
+
+// A dial that comes before the agents are back waits for them, for a while.
+func TestServerSettles(t *testing.T) {
+	b := newBed(t, func(o *Options) { o.Settle = 30 * time.Second })
+	address := echo(t)
+	dialled := make(chan error, 1)
+	go func() {
+		c, err := b.Dial(t.Context(), prod, "tcp", address)
+		if err == nil {
+			err = c.Close()
+		}
+		dialled <- err
+	}()
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := b.Dial(short, prod, "tcp", address)
+	require.ErrorIs(t, err, tunnel.ErrNoAgent)
+	b.agent("w1", "")
+	require.NoError(t, <-dialled)
 }
