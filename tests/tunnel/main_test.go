@@ -25,9 +25,7 @@ import (
 
 const (
 	workers  = 3
-	inside   = "127.20.0.0/16" // addresses in the private network
-	apiAlias = "127.20.1.1"    // where the API server is reached in there
-	certName = "localhost"     // in all certificates
+	certName = "localhost" // in all certificates
 	cluster  = testbed.ClusterName
 )
 
@@ -99,8 +97,8 @@ func start(ctx context.Context, dir string) (b *bed, err error) {
 		Dir: dir, UIPort: -1, Edit: b.configure,
 		Sandbox: sandbox.Options{
 			ControlPlanes: 1, Workers: workers, PodReadyDelay: 300 * time.Millisecond, PodDeleteDelay: 300 * time.Millisecond, ScriptDelay: 500 * time.Millisecond,
-			Network:       &sandbox.Network{Address: nodeAddress, Port: b.sshPort, Listen: b.network.listen},
-			APIServerArgs: []string{"--egress-selector-config-file=" + b.egressFile(), "--enable-aggregator-routing"},
+			Network:       &sandbox.Network{Address: func(i int) string { return b.network.address(0, byte(i+2)) }, Port: b.sshPort, Listen: b.network.listen},
+			APIServerArgs: []string{"--egress-selector-config-file=" + b.egressFile(), "--enable-aggregator-routing", "--kubelet-preferred-address-types=InternalIP"},
 		},
 	})
 	if err != nil {
@@ -112,7 +110,13 @@ func start(ctx context.Context, dir string) (b *bed, err error) {
 	return b, b.hideAPIServer(ctx)
 }
 
-func nodeAddress(i int) string { return fmt.Sprintf("127.20.0.%d", i+1) }
+func nodeAddress(i int) string { return shared.network.address(0, byte(i+2)) }
+
+// inside are all addresses of the private network.
+func inside() string { return shared.network.address(0, 0) + "/16" }
+
+// apiAlias is where the API server is reached in there.
+func (b *bed) apiAlias() string { return b.network.address(1, 1) }
 
 func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }
 
@@ -153,13 +157,13 @@ func (b *bed) hideAPIServer(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		l, err := b.network.listen(ctx, net.JoinHostPort(apiAlias, port))
+		l, err := b.network.listen(ctx, net.JoinHostPort(b.apiAlias(), port))
 		if err != nil {
 			return err
 		}
 		to := newRelay(net.JoinHostPort("127.0.0.1", port))
 		to.serve(l)
-		c.Server, c.TLSServerName = "https://"+net.JoinHostPort(apiAlias, port), certName
+		c.Server, c.TLSServerName = "https://"+net.JoinHostPort(b.apiAlias(), port), certName
 	}
 	return clientcmd.WriteToFile(*own, b.Kubeconfig)
 }

@@ -49,7 +49,11 @@ func isolate() string {
 		return ""
 	}
 	up.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	if unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, up) != nil {
+	own, err := unix.NewIfreq("lo:1") // its netmask is that of class A: all of 10.0.0.0/8 is local
+	if err != nil || own.SetInet4Addr([]byte{10, 77, 0, 1}) != nil {
+		return ""
+	}
+	if unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, up) != nil || unix.IoctlIfreq(fd, unix.SIOCSIFADDR, own) != nil {
 		return ""
 	}
 	return fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
@@ -59,6 +63,18 @@ func (n *network) close() { close(n.tasks) }
 
 // isolated reports whether there is no way into the network but through agents.
 func (n *network) isolated() bool { return n.path != "" }
+
+// address returns an address in the network; on this host, one of loopback.
+func (n *network) address(last ...byte) string {
+	prefix := "10.77"
+	if !n.isolated() {
+		prefix = "127.20"
+	}
+	for _, b := range last {
+		prefix += fmt.Sprintf(".%d", b)
+	}
+	return prefix
+}
 
 // listen listens in the network.
 func (n *network) listen(ctx context.Context, address string) (l net.Listener, err error) {

@@ -83,7 +83,7 @@ func newGateway(t *testing.T, name string, servers int, settle string) *gateway 
 	line, err := auth.TokenFileEntry("ops", hash, auth.Viewer, []string{"*"})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(shared.path(name+".tokens"), []byte("tokens:\n"+line+"\n"), 0o600))
-	text := fmt.Sprintf(gatewaySettings, cluster, inside, inside, name, g.api, name, g.tunnel, cluster, cluster, servers, settle)
+	text := fmt.Sprintf(gatewaySettings, cluster, inside(), inside(), name, g.api, name, g.tunnel, cluster, cluster, servers, settle)
 	require.NoError(t, os.WriteFile(g.config, []byte(text), 0o600))
 	g.start()
 	shared.addGateway(g.tunnel)
