@@ -29,11 +29,12 @@ func (a *Activities) Preflight(ctx context.Context, in PreflightInput) (Prefligh
 	return PreflightResult{Faults: faults}, err
 }
 
-// HealthInput names the cluster, and the control plane that is about to be
-// taken out of service (empty = none yet).
+// HealthInput names the cluster, the control plane that is about to be taken out of
+// service (empty = none yet), and the operation that does it.
 type HealthInput struct {
-	Cluster string `json:"cluster"`
-	Except  string `json:"except,omitempty"`
+	Cluster   string `json:"cluster"`
+	Except    string `json:"except,omitempty"`
+	Operation string `json:"operation,omitempty"`
 }
 
 // HealthResult lists what is wrong with the control plane; nothing = healthy.
@@ -47,7 +48,7 @@ func (a *Activities) Health(ctx context.Context, in HealthInput) (HealthResult, 
 	if err != nil {
 		return HealthResult{}, err
 	}
-	faults, err := inspect.ControlPlane(ctx, c, in.Except)
+	faults, err := inspect.ControlPlane(ctx, c, in.Except, in.Operation)
 	return HealthResult{Faults: faults}, err
 }
 

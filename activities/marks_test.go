@@ -82,7 +82,7 @@ func TestMarkOfADrainIsNoCondition(t *testing.T) {
 // A cordon that is taken back or over takes the mark of the drain along.
 func TestMarkOfADrainGoesWithItsCordon(t *testing.T) {
 	a, client := bench(t, node("w1", drainedBy("op-1")))
-	_, err := a.LeaveCordoned(t.Context(), onW1)
+	_, err := a.LeaveCordoned(t.Context(), LeaveCordonedInput{NodeInput: onW1, Version: "1.37.2"})
 	require.NoError(t, err)
 	retry := NodeInput{Cluster: "prod", Operation: "op-2", Node: "w1"}
 	_, err = a.TakeCordonOver(t.Context(), retry)

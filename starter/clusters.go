@@ -139,7 +139,7 @@ func (a *app) checkNodes(ctx context.Context, c *cluster.Cluster, r *report) {
 		r.Faults = append(r.Faults, err.Error())
 		return
 	}
-	controlPlane, err := inspect.ControlPlane(ctx, c, "")
+	controlPlane, err := inspect.ControlPlane(ctx, c, "", "")
 	r.Faults = append(r.Faults, orError(controlPlane, err)...)
 	etcd, err := inspect.Etcd(ctx, c, "", a.log)
 	r.Faults = append(r.Faults, orError(etcd, err)...)

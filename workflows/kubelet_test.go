@@ -25,7 +25,7 @@ func TestNodeWhoseKubeletDoesNotLiveIsNotUncordoned(t *testing.T) {
 	w.kubeletIsAt(cp1)
 	w.env.OnActivity(act.WaitReady, mock.Anything, awaitsReady(cp1, 0)).
 		Return(activities.WaitReadyResult{}, fails(operation.TypeNotReady, "node cp1 is not Ready: unknown flag: --pod-infra-container-image")).Once()
-	w.env.OnActivity(act.LeaveCordoned, mock.Anything, on(cp1)).Return(activities.UnfinishedResult{Ours: true}, nil).Once()
+	w.env.OnActivity(act.LeaveCordoned, mock.Anything, leftAt(cp1)).Return(activities.UnfinishedResult{Ours: true}, nil).Once()
 	w.noISO(cp1)
 	w.releases(clusterstate.Alert)
 
@@ -35,6 +35,31 @@ func TestNodeWhoseKubeletDoesNotLiveIsNotUncordoned(t *testing.T) {
 	require.Equal(t, operation.TypeFailed, kind)
 	require.Contains(t, text, "unknown flag: --pod-infra-container-image")
 	require.Contains(t, text, "could not uncordon cp1 (its kubelet does not live; the upgrade that is started again uncordons it)")
+}
+
+func leftAt(n policy.Node) activities.LeaveCordonedInput {
+	return activities.LeaveCordonedInput{NodeInput: on(n), Version: target}
+}
+
+// Nobody could see whether the node was Ready, and it was.
+func TestNodeThatWasOnlyNotSeenToBeReadyIsUncordoned(t *testing.T) {
+	w := newWorld(t)
+	w.beginsUpgradeOf(cp1)
+	w.runs(activities.PhaseUpgrade, cp1)
+	w.kubeletIsAt(cp1)
+	w.env.OnActivity(act.WaitReady, mock.Anything, awaitsReady(cp1, 0)).
+		Return(activities.WaitReadyResult{}, fails(operation.TypeConfig, "nodes is forbidden")).Once()
+	w.env.OnActivity(act.LeaveCordoned, mock.Anything, leftAt(cp1)).Return(activities.UnfinishedResult{Lives: true}, nil).Once()
+	w.uncordons(cp1)
+	w.noISO(cp1)
+	w.releases(clusterstate.Alert)
+
+	w.env.ExecuteWorkflow(Upgrade, upgrade())
+
+	kind, text := w.ended()
+	require.Equal(t, operation.TypeFailed, kind)
+	require.Contains(t, text, "nodes is forbidden")
+	require.Contains(t, text, "uncordoned cp1")
 }
 
 // left is a node as such an upgrade leaves it.
@@ -83,7 +108,7 @@ func TestRetryThatDoesNotComeToTheKubeletLeavesTheCordon(t *testing.T) {
 	w.cordons(dead)
 	w.env.OnActivity(act.RunScript, mock.Anything, scriptOn(dead, activities.PhaseUpgrade, 1)).
 		Return(activities.ScriptResult{}, fails(operation.TypeScript, "exit status 1")).Once()
-	w.env.OnActivity(act.LeaveCordoned, mock.Anything, on(w1)).Return(activities.UnfinishedResult{Ours: true}, nil).Once()
+	w.env.OnActivity(act.LeaveCordoned, mock.Anything, leftAt(w1)).Return(activities.UnfinishedResult{Ours: true}, nil).Once()
 	w.noISO(upgraded(cp1))
 	w.releases(clusterstate.Alert)
 

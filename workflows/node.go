@@ -190,10 +190,13 @@ func (e *execution) failNode(ctx workflow.Context, n policy.Node, step operation
 }
 
 // leaveCordoned leaves the cordon on a node whose kubelet does not live, and notes it for
-// the upgrade that is started again.
+// the upgrade that is started again. One that lives after all gives its cordon back.
 func (e *execution) leaveCordoned(ctx workflow.Context, n policy.Node) (back operation.Uncordon) {
-	left, err := call(e.detached(ctx, "leave "+n.Name+" cordoned"), act.LeaveCordoned, e.on(n))
+	left, err := call(e.detached(ctx, "leave "+n.Name+" cordoned"), act.LeaveCordoned,
+		activities.LeaveCordonedInput{NodeInput: e.on(n), Version: e.status.Target})
 	switch {
+	case err == nil && left.Lives:
+		return e.uncordon(ctx, []policy.Node{n})
 	case err != nil:
 		back.NotUncordoned = []operation.NodeFault{{Node: n.Name, Text: e.whyLeft(err)}}
 	case left.Ours:

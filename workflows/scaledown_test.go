@@ -237,7 +237,7 @@ func TestScaleDownOfAControlPlaneResetsItFirst(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf([]policy.Node{cp1, cp2, w1}))
 	w.machinesAre(false, cp2)
-	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp2"}).Return(activities.HealthResult{}, nil).Twice()
+	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp2", Operation: "op-1"}).Return(activities.HealthResult{}, nil).Twice()
 	w.env.OnActivity(act.Etcd, mock.Anything, activities.EtcdInput{Cluster: "prod", Except: "cp2"}).Return(activities.EtcdResult{}, nil).Twice() // before anything is touched, and before the reset
 	w.roomFor(cp2)
 	w.cordons(cp2)
@@ -296,7 +296,7 @@ func TestScaleDownLeavesNoSickEtcdBehind(t *testing.T) {
 	w := newWorld(t)
 	w.claims(clusterstate.Scaling, clusterstate.Running, "", settingsOf([]policy.Node{cp1, cp2, w1}))
 	w.machinesAre(false, cp2)
-	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp2"}).Return(activities.HealthResult{}, nil).Once()
+	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp2", Operation: "op-1"}).Return(activities.HealthResult{}, nil).Once()
 	w.env.OnActivity(act.Etcd, mock.Anything, activities.EtcdInput{Cluster: "prod", Except: "cp2"}).
 		Return(activities.EtcdResult{Faults: []string{"etcd member cp1 is not healthy: no answer within 3s"}}, nil).Once()
 	w.releases(clusterstate.Running)

@@ -188,7 +188,7 @@ func (h *hop) preflight(ctx workflow.Context, nodes []policy.Node) error {
 // controlPlaneFaults returns what keeps the control plane from doing without one of
 // its nodes.
 func (e *execution) controlPlaneFaults(ctx workflow.Context, except string) ([]string, error) {
-	health, err := call(onAPI(ctx, "is the control plane healthy?"), act.Health, activities.HealthInput{Cluster: e.cluster, Except: except})
+	health, err := call(onAPI(ctx, "is the control plane healthy?"), act.Health, activities.HealthInput{Cluster: e.cluster, Except: except, Operation: e.id})
 	if err != nil {
 		return nil, err
 	}

@@ -299,9 +299,9 @@ func TestSickControlPlaneStopsTheNextOne(t *testing.T) {
 	w := newWorld(t)
 	nodes := []policy.Node{cp1, cp2}
 	w.claims(clusterstate.Upgrading, clusterstate.Running, target, settingsOf(nodes))
-	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp1"}).Return(activities.HealthResult{}, nil)
+	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp1", Operation: "op-1"}).Return(activities.HealthResult{}, nil)
 	w.env.OnActivity(act.Etcd, mock.Anything, mock.Anything).Return(activities.EtcdResult{}, nil)
-	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp2"}).
+	w.env.OnActivity(act.Health, mock.Anything, activities.HealthInput{Cluster: "prod", Except: "cp2", Operation: "op-1"}).
 		Return(activities.HealthResult{Faults: []string{"control plane cp1 is not Ready"}}, nil).Once()
 	for _, n := range nodes {
 		w.env.OnActivity(act.Preflight, mock.Anything, activities.PreflightInput{Cluster: "prod", Node: n}).Return(activities.PreflightResult{}, nil).Once()

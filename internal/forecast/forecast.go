@@ -112,7 +112,7 @@ func ofUpgrade(ctx context.Context, c *cluster.Cluster, route version.Route) (Fo
 		}
 	}
 	unfinished := slices.DeleteFunc(slices.Clone(controlPlanes), func(n policy.Node) bool { return policy.Finished(n, f.Target) })
-	f.Unfit = policy.UnfitControlPlanes(v.nodes, policy.NextControlPlane(unfinished))
+	f.Unfit = policy.UnfitControlPlanes(v.nodes, policy.NextControlPlane(unfinished), "")
 	return f, nil
 }
 

@@ -138,8 +138,9 @@ func ReadyControlPlanes(nodes []Node, except string) []Node {
 
 // UnfitControlPlanes lists what keeps the control plane from doing without one of
 // its nodes: what is wrong with the others. That the one itself is not healthy is
-// no reason not to upgrade it.
-func UnfitControlPlanes(nodes []Node, except string) (faults []string) {
+// no reason not to upgrade it, and cordons of the operation that asks (empty = none) are
+// none: it has cordoned all that leave before it removes the first.
+func UnfitControlPlanes(nodes []Node, except, operation string) (faults []string) {
 	for _, n := range nodes {
 		if n.Role == Worker || n.Name == except {
 			continue
@@ -147,7 +148,7 @@ func UnfitControlPlanes(nodes []Node, except string) (faults []string) {
 		if !n.Ready {
 			faults = append(faults, fmt.Sprintf("control plane %s is not Ready", n.Name))
 		}
-		if n.Unschedulable {
+		if n.Unschedulable && (operation == "" || n.CordonedBy != operation) {
 			faults = append(faults, fmt.Sprintf("control plane %s is cordoned", n.Name))
 		}
 	}

@@ -249,8 +249,10 @@ func TestUnfitControlPlanes(t *testing.T) {
 		{Name: "cp2", Role: ControlPlane},
 		{Name: "w1", Role: Worker, Unschedulable: true},
 	}
-	require.Equal(t, []string{"control plane cp1 is cordoned", "control plane cp2 is not Ready"}, UnfitControlPlanes(nodes, ""))
-	require.Equal(t, []string{"control plane cp1 is cordoned"}, UnfitControlPlanes(nodes, "cp2"), "the one whose turn it is does not count")
+	require.Equal(t, []string{"control plane cp1 is cordoned", "control plane cp2 is not Ready"}, UnfitControlPlanes(nodes, "", ""))
+	require.Equal(t, []string{"control plane cp1 is cordoned"}, UnfitControlPlanes(nodes, "cp2", "down-1"), "the one whose turn it is does not count")
+	nodes[0].CordonedBy = "down-1"
+	require.Empty(t, UnfitControlPlanes(nodes, "cp2", "down-1"), "those that leave with it are cordoned by the same operation")
 }
 
 func TestNextControlPlane(t *testing.T) {

@@ -72,8 +72,11 @@ func (m *model) cordon(in activities.NodeInput) (activities.CordonResult, error)
 }
 
 // leaveCordoned notes that an upgrade leaves its cordon on a node.
-func (m *model) leaveCordoned(in activities.NodeInput) (activities.UnfinishedResult, error) {
+func (m *model) leaveCordoned(in activities.LeaveCordonedInput) (activities.UnfinishedResult, error) {
 	n := m.nodes[in.Node]
+	if !n.deleted && n.Ready && n.Version == in.Version {
+		return activities.UnfinishedResult{Lives: true}, nil
+	}
 	if n.deleted || !n.Unschedulable || n.CordonedBy != in.Operation {
 		return activities.UnfinishedResult{}, nil
 	}

@@ -187,7 +187,7 @@ func (m *model) capacity(activities.CapacityInput) (activities.CapacityResult, e
 }
 
 func (m *model) health(in activities.HealthInput) (activities.HealthResult, error) {
-	faults, kind := policy.UnfitControlPlanes(m.nodeList(), in.Except), eventControlPlaneHealthy
+	faults, kind := policy.UnfitControlPlanes(m.nodeList(), in.Except, in.Operation), eventControlPlaneHealthy
 	if len(faults) > 0 {
 		kind = eventControlPlaneFaulty
 	}

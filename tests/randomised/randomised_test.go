@@ -31,6 +31,8 @@ var regressions = []struct {
 	{4541, "a drain that was cut off by its timeout is tried again, though its last error was of another kind"},
 	{2183, "a fault of the invariant: a node that is found done does not count as touched"},
 	{1051, "shows a cordon that could not be taken back"},
+	{1129, "of two control planes that leave, the cordon of the second was taken for a fault when the first was looked at again"},
+	{3536, "a node whose kubelet lives was left cordoned when the look at it was forbidden"},
 	{5797, "a fault of the invariant: a node whose script asks to be run again is not done, whatever its kubelet reports"},
 }
 

@@ -16,6 +16,14 @@ import (
 	"ebb/internal/testbed"
 )
 
+// All that leave are cordoned before the first is removed, which is no fault of the others.
+func TestTwoControlPlanesLeaveInOneScaleDown(t *testing.T) {
+	bed := ownBedOf(t, 3, 1, nil)
+	end := scaleDown(t, bed, ops.Request{ID: "two", Nodes: []string{"cp2", "cp3"}})
+	require.Equal(t, ops.Done, end.State, text(end))
+	require.NoError(t, bed.Verify(t.Context(), testbed.Removed("cp2", "cp3"), testbed.InState(clusterstate.Running), testbed.OnlyCordoned()))
+}
+
 // kubeadm reset ends well and leaves the member in etcd: one that is dead by then, and one
 // that is alive. Each is removed through another control plane before its machine is destroyed.
 func TestControlPlaneThatIsRemovedHasLeftEtcd(t *testing.T) {
