@@ -177,7 +177,7 @@ func missingCapacityReported(r *operationRun) string {
 	if r.kind != operation.KindScaleDown || r.err != nil || !r.m.s.noCapacity || r.m.faultsOff {
 		return ""
 	}
-	if r.status.Warning != podsWithoutRoom {
+	if !slices.Contains(strings.Split(r.status.Warning, "; "), podsWithoutRoom) {
 		return fmt.Sprintf("the warning is %q", r.status.Warning)
 	}
 	return ""
