@@ -123,6 +123,7 @@ func TestAcceptUpgrade(t *testing.T) {
 		{"retry, recorded, no node there yet", UpgradeFacts{Record: alert("1.37.2"), Nodes: whole, Route: version.Route{Target: version.Of("v1.37.2")}}, true, ""},
 		{"retry, same semantic version", UpgradeFacts{Record: alert("1.37.2"), Nodes: half, Route: version.Route{Target: version.Of("1.37.2+fixed.1")}}, true, ""},
 		{"retry, a newer patch", UpgradeFacts{Record: alert("1.37.2"), Nodes: half, Route: version.Route{Target: "1.37.3"}}, true, ""},
+		{"retry, a newer patch, where all nodes are already", UpgradeFacts{Record: clusterstate.Record{State: clusterstate.Alert, Target: "1.36.2"}, Nodes: whole, Route: version.Route{Target: "1.36.3"}}, true, ""},
 		{"retry, an older patch", UpgradeFacts{Record: alert("1.37.2"), Nodes: half, Route: version.Route{Target: "1.37.1"}}, true, "from an upgrade to 1.37.2: retry that version or a newer patch"},
 		{"retry, another minor", UpgradeFacts{Record: alert("1.37.2"), Nodes: half, Route: version.Route{Target: "1.38.0"}}, true, "from an upgrade to 1.37.2"},
 		{"retry, a node joined late", UpgradeFacts{Record: clusterstate.Record{State: clusterstate.Alert, Target: "1.37.2", Version: "1.37.2"}, Nodes: half, Route: version.Route{Target: "1.37.2"}}, true, ""},

@@ -115,7 +115,7 @@ func acceptRetry(f UpgradeFacts) (Acceptance, error) {
 	// A recorded target says that the cluster was not there yet, even when by now
 	// every kubelet reports it: the last node may not have become Ready. A cluster that
 	// was there once is not when a node has joined at an older version.
-	unfinished := f.Record.Target == target && (f.Record.Version == "" || lagging(f.Nodes, target))
+	unfinished := (f.Record.Target == target || newerPatch(target, f.Record.Target)) && (f.Record.Version == "" || lagging(f.Nodes, target))
 	if target == own && !unfinished {
 		return Acceptance{}, refuse("the cluster is in Alert and at %s already: an upgrade to its own version is not a retry", target)
 	}

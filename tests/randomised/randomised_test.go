@@ -34,6 +34,7 @@ var regressions = []struct {
 	{1129, "of two control planes that leave, the cordon of the second was taken for a fault when the first was looked at again"},
 	{3536, "a node whose kubelet lives was left cordoned when the look at it was forbidden"},
 	{3802, "a fault of the invariant: there may be other warnings beside the one of missing capacity"},
+	{5101, "a newer patch was refused as the retry when somebody had brought all nodes there by hand"},
 	{5797, "a fault of the invariant: a node whose script asks to be run again is not done, whatever its kubelet reports"},
 }
 
