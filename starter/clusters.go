@@ -15,6 +15,7 @@ import (
 	"ebb/internal/cluster"
 	"ebb/internal/inspect"
 	"ebb/internal/policy"
+	"ebb/internal/tunnel/dialer"
 )
 
 const (
@@ -37,11 +38,12 @@ code is 1.`,
 	}, &cobra.Command{
 		Annotations: map[string]string{hereOnly: "yes"},
 		Use:         "check [CLUSTER]", Short: "Check that Ebb can work with the clusters in ebb.yaml",
-		Long: `Check ebb.yaml and each cluster in it, or one: that its API server answers, that Ebb
-is allowed what it needs, and that every node is reached over SSH, with a host key
-that is known, is the machine that the cluster means, and has what an upgrade
-needs. It runs here what the worker will do, so run it where the worker runs.
-Nothing is changed. Every fault is reported; with any, the exit code is 1.`,
+		Long: `Check ebb.yaml and each cluster in it, or one: that agents of its tunnel, if it has
+one, are connected, that its API server answers, that Ebb is allowed what it needs,
+and that every node is reached over SSH, with a host key that is known, is the
+machine that the cluster means, and has what an upgrade needs. It runs here what
+the worker will do, so run it where the worker runs. Nothing is changed. Every
+fault is reported; with any, the exit code is 1.`,
 		Args: arguments(0, 1), ValidArgsFunction: a.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.check(cmd.Context(), args) },
 	}, newClear(a))
@@ -115,6 +117,7 @@ func (a *app) checkCluster(ctx context.Context, registry *cluster.Registry, name
 	if err != nil {
 		return fault(err)
 	}
+	checkTunnel(ctx, c, &r)
 	version, err := c.Client.Discovery().ServerVersion()
 	if err != nil {
 		return fault(fmt.Errorf("the API server does not answer: %w", err))
@@ -130,6 +133,52 @@ func (a *app) checkCluster(ctx context.Context, registry *cluster.Registry, name
 	r.Faults = append(r.Faults, denied...)
 	a.checkNodes(ctx, c, &r)
 	return r
+}
+
+// checkTunnel looks at the agents through which the cluster is reached, if it is.
+func checkTunnel(ctx context.Context, c *cluster.Cluster, r *report) {
+	settings, err := c.Settings()
+	if err == nil && settings.Tunnel.Address == "" {
+		return
+	}
+	var agents []dialer.Agent
+	if err == nil {
+		agents, err = cluster.Tunnel(settings).Agents(ctx)
+	}
+	if err != nil {
+		r.Faults = append(r.Faults, fmt.Sprintf("the tunnel at %s: %v", settings.Tunnel.Address, err))
+		return
+	}
+	told, fault := describeAgents(agents)
+	if fault != "" {
+		r.Faults = append(r.Faults, fmt.Sprintf("the tunnel at %s: %s", settings.Tunnel.Address, fault))
+		return
+	}
+	r.good("tunnel: %s", told)
+}
+
+// describeAgents tells which agents there are and which of them drain. That none takes new
+// dials willingly is a fault.
+func describeAgents(agents []dialer.Agent) (told, fault string) {
+	if len(agents) == 0 {
+		return "", "no agent is connected: see the log of ebb-agent"
+	}
+	var names []string
+	ready := 0
+	for _, a := range agents {
+		name := a.ID
+		if a.State == dialer.Ready {
+			ready++
+		} else {
+			name += " (" + a.State + ")"
+		}
+		names = append(names, name)
+	}
+	told = count(len(agents), "agent") + ": " + strings.Join(names, ", ")
+	if ready == 0 {
+		return "", "every agent drains or is on a cordoned node: " + told
+	}
+	return told, ""
 }
 
 // checkNodes makes the checks that an upgrade makes before it starts.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -95,7 +96,24 @@ func clusterLines(v forecast.Overview) []string {
 		}
 		t.row(n.Name, role, string(n.Version), orDash(string(n.Recorded)), yesNo(n.Ready), schedulable(n))
 	}
-	return append(append(lines, ""), t.lines()...)
+	return slices.Concat(lines, []string{""}, t.lines(), agentLines(v))
+}
+
+// agentLines are the agents of a cluster's tunnel, none when it has no tunnel here.
+func agentLines(v forecast.Overview) []string {
+	switch {
+	case v.AgentsError != "":
+		return []string{"", "agents of the tunnel are not known: " + v.AgentsError}
+	case v.Agents == nil:
+		return nil
+	case len(v.Agents) == 0:
+		return []string{"", "no agent of the tunnel is connected"}
+	}
+	t := table{head: []string{"AGENT", "STATE", "STREAMS", "SINCE", "OFFERS"}}
+	for _, a := range v.Agents {
+		t.row(a.ID, a.State, fmt.Sprint(a.Streams), a.Since.UTC().Format(time.RFC3339), orDash(a.Offers))
+	}
+	return append([]string{""}, t.lines()...)
 }
 
 func schedulable(n policy.Node) string {

@@ -12,9 +12,11 @@ import (
 
 	"ebb/internal/cluster"
 	"ebb/internal/clusterstate"
+	"ebb/internal/config"
 	"ebb/internal/lease"
 	"ebb/internal/operation"
 	"ebb/internal/policy"
+	"ebb/internal/tunnel/dialer"
 	"ebb/internal/version"
 )
 
@@ -44,8 +46,10 @@ type Question struct {
 type Overview struct {
 	Cluster string `json:"cluster"`
 	clusterstate.Record
-	Nodes []policy.Node `json:"nodes,omitempty"`
-	Error string        `json:"error,omitempty"` // why it could not be looked at
+	Nodes       []policy.Node  `json:"nodes,omitempty"`
+	Agents      []dialer.Agent `json:"agents,omitempty"`      // of its tunnel, at the gateway that has answered; only when one cluster is asked for
+	AgentsError string         `json:"agentsError,omitempty"` // why they are not known
+	Error       string         `json:"error,omitempty"`       // why it could not be looked at
 }
 
 // UnknownClusterError is a cluster that is not configured.
@@ -114,7 +118,28 @@ func (l *Local) Look(ctx context.Context, name string) (Overview, error) {
 	if err := l.known(name); err != nil {
 		return Overview{}, err
 	}
-	return l.look(ctx, name)
+	o, err := l.look(ctx, name)
+	if err == nil {
+		l.addAgents(ctx, &o)
+	}
+	return o, err
+}
+
+// addAgents asks the gateway of the cluster's tunnel, if it is configured here, for the agents.
+func (l *Local) addAgents(ctx context.Context, o *Overview) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	c, err := l.registry.Get(ctx, o.Cluster)
+	if err == nil {
+		var settings config.Cluster
+		if settings, err = c.Settings(); err == nil && settings.Tunnel.Address == "" {
+			return
+		}
+		o.Agents, err = cluster.Tunnel(settings).Agents(ctx)
+	}
+	if err != nil {
+		o.AgentsError = err.Error()
+	}
 }
 
 func (l *Local) known(name string) error {

@@ -13,6 +13,9 @@ import (
 // AgentsPath is where a gateway lists the agents of a cluster.
 const AgentsPath = "/v1/agents"
 
+// Ready is the state of an agent that neither drains nor is on a cordoned node.
+const Ready = "Ready"
+
 // Agent is a connection of an agent to the gateway.
 type Agent struct {
 	ID      string    `json:"agentID"`
