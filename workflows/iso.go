@@ -48,7 +48,7 @@ func (e *execution) leaveISO(ctx workflow.Context, left *operation.NodeFault) {
 	}
 }
 
-// stageISO attaches the ISO of the hop to the machine of a node, before its script is run
+// stageISO is of stageHere: it attaches the ISO of the hop to the machine of a node, before its script is run
 // for the first time.
 func (h *hop) stageISO(ctx workflow.Context, n policy.Node) error {
 	if !h.iso {

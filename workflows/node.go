@@ -99,10 +99,15 @@ func scriptDeadline(ctx workflow.Context, in operation.UpgradeNodeInput) time.Ti
 
 // beginNode is the operation as one of its nodes sees it.
 func beginNode(ctx workflow.Context, in operation.UpgradeNodeInput) (*execution, error) {
+	return beginPart(ctx, in, fmt.Sprintf("upgrading %s to %s", in.Node.Name, in.Target))
+}
+
+// beginPart is beginNode for a workflow that does a part of the upgrade of a node.
+func beginPart(ctx workflow.Context, in operation.UpgradeNodeInput, step string) (*execution, error) {
 	e := &execution{id: in.Operation, cluster: in.Cluster, control: newControl(ctx)}
 	e.survey.Infra.Timeout = in.InfraTimeout
 	e.status = operation.Status{Operation: in.Operation, Kind: operation.KindUpgrade, Cluster: in.Cluster, Target: in.Target, Started: workflow.Now(ctx), Deadline: in.Deadline}
-	e.step(ctx, "upgrading %s to %s", in.Node.Name, in.Target)
+	e.step(ctx, "%s", step)
 	e.follow(ctx, []policy.Node{in.Node})
 	e.hearGiveUp(ctx)
 	if err := e.answerStatus(ctx); err != nil {

@@ -60,6 +60,7 @@ type hop struct {
 	version version.Version
 	iso     bool          // the infrastructure attaches an ISO for the script
 	withISO []policy.Node // whose machines may have it
+	staged  bool          // nodes have had a workflow of their own already, which has staged them
 	reserve time.Duration // that is left before the deadline when a node is drained: the time of its script
 	result  operation.UpgradeResult
 	back    operation.Uncordon // what became of the cordons of nodes that were not upgraded
@@ -201,19 +202,55 @@ func (e *execution) controlPlaneFaults(ctx workflow.Context, except string) ([]s
 
 func (h *hop) stage(ctx workflow.Context, nodes []policy.Node) error {
 	h.step(ctx, "fetching %s on %d nodes", h.version, len(nodes))
+	stageNode := h.stageHere
+	if workflow.GetVersion(ctx, "nodes-stage-themselves", workflow.DefaultVersion, 1) == 1 {
+		stageNode = h.stageNode
+		defer func() { h.staged = true }()
+	}
 	return each(ctx, nodes, preflightParallel, func(ctx workflow.Context, n policy.Node) error {
-		err := h.stageISO(ctx, n)
-		if err == nil {
-			s := script{phase: activities.PhaseStage, shown: operation.PhaseStaging, target: h.version, hop: h.index, retries: h.survey.Upgrade.Retries}
-			err = h.runScript(ctx, s, n, earlier(workflow.Now(ctx).Add(h.survey.Upgrade.NodeTimeout), h.status.Deadline))
-		}
-		if err != nil {
+		if err := stageNode(ctx, n); err != nil {
 			h.mark(ctx, n.Name, operation.PhaseFailed, 0, reason(err))
 			return err
 		}
 		h.mark(ctx, n.Name, operation.PhasePending, 0, "")
 		return nil
 	})
+}
+
+// stageNode stages one node, in a child workflow.
+func (h *hop) stageNode(ctx workflow.Context, n policy.Node) error {
+	h.mark(ctx, n.Name, operation.PhaseStaging, 0, "")
+	if h.iso {
+		h.withISO = append(h.withISO, n)
+	}
+	in := h.nodeInput(n)
+	in.Deadline = h.stageBy(ctx)
+	child := h.child(ctx, n, fmt.Sprintf("fetch %s on %s", h.version, n.Name))
+	return workflow.ExecuteChildWorkflow(child, StageNode, operation.StageNodeInput{UpgradeNodeInput: in}).Get(ctx, nil)
+}
+
+// stageHere stages one node in this workflow, as in executions that began with an earlier
+// version of Ebb.
+func (h *hop) stageHere(ctx workflow.Context, n policy.Node) error {
+	if err := h.stageISO(ctx, n); err != nil {
+		return err
+	}
+	s := script{phase: activities.PhaseStage, shown: operation.PhaseStaging, target: h.version, hop: h.index, retries: h.survey.Upgrade.Retries}
+	return h.runScript(ctx, s, n, h.stageBy(ctx))
+}
+
+// stageBy is by when a node that begins now has to be staged.
+func (h *hop) stageBy(ctx workflow.Context) time.Time {
+	return earlier(workflow.Now(ctx).Add(h.survey.Upgrade.NodeTimeout), h.status.Deadline)
+}
+
+// nodeInput is what the workflows of a node are told of this hop.
+func (h *hop) nodeInput(n policy.Node) operation.UpgradeNodeInput {
+	return operation.UpgradeNodeInput{
+		Cluster: h.cluster, Operation: h.id, Node: n, Target: h.version, Hop: h.index,
+		Retries: h.survey.Upgrade.Retries, ReadyTimeout: h.survey.Upgrade.ReadyTimeout, Steady: h.survey.Upgrade.SteadyInterval,
+		ScriptTimeout: h.reserve, InfraTimeout: h.survey.Infra.Timeout, ISO: h.iso,
+	}
 }
 
 // upgradeAll upgrades nodes, so many at a time.
@@ -245,11 +282,10 @@ func (h *hop) upgrade(ctx workflow.Context, n policy.Node) error {
 	h.control.stop[n.Name] = stop
 	defer delete(h.control.stop, n.Name)
 	var done operation.UpgradeNodeResult
-	err := workflow.ExecuteChildWorkflow(h.child(own, n), UpgradeNode, operation.UpgradeNodeInput{
-		Cluster: h.cluster, Operation: h.id, Node: n, Target: h.version, Hop: h.index,
-		Retries: h.survey.Upgrade.Retries, ReadyTimeout: h.survey.Upgrade.ReadyTimeout, Steady: h.survey.Upgrade.SteadyInterval,
-		Deadline: earlier(workflow.Now(ctx).Add(h.survey.Upgrade.NodeTimeout), h.lastDrain()), ScriptTimeout: h.reserve, InfraTimeout: h.survey.Infra.Timeout, ISO: h.iso,
-	}).Get(own, &done)
+	in := h.nodeInput(n)
+	in.Deadline = earlier(workflow.Now(ctx).Add(h.survey.Upgrade.NodeTimeout), h.lastDrain())
+	child := h.child(own, n, fmt.Sprintf("upgrade %s %s to %s", n.Role, n.Name, h.version))
+	err := workflow.ExecuteChildWorkflow(child, UpgradeNode, in).Get(own, &done)
 	if err == nil {
 		h.withoutISO(n)
 	}
@@ -293,14 +329,14 @@ func (h *hop) vanished(ctx workflow.Context, n policy.Node) string {
 	return ""
 }
 
-func (h *hop) child(ctx workflow.Context, n policy.Node) workflow.Context {
+func (h *hop) child(ctx workflow.Context, n policy.Node, summary string) workflow.Context {
 	reuse := enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
-	if h.index > 0 { // the node had its turn on the hop before
+	if h.index > 0 || h.staged { // the node had a workflow before this one
 		reuse = enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
 	}
 	return workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
 		WorkflowID:            h.id + "/" + n.Name,
-		StaticSummary:         fmt.Sprintf("upgrade %s %s to %s", n.Role, n.Name, h.version),
+		StaticSummary:         summary,
 		WorkflowIDReusePolicy: reuse,
 		ParentClosePolicy:     enumspb.PARENT_CLOSE_POLICY_REQUEST_CANCEL,
 		WaitForCancellation:   true,

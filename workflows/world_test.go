@@ -47,6 +47,7 @@ func newWorld(t *testing.T) *world {
 	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: op})
 	w.env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: time.Minute}) // the machine may be busy
 	w.env.RegisterWorkflow(UpgradeNode)
+	w.env.RegisterWorkflow(StageNode)
 	w.env.RegisterActivity(&activities.Activities{})
 	w.env.SetTestTimeout(20 * time.Second)
 	w.env.OnActivity(act.CheckDrains, mock.Anything, mock.Anything).Return(func(_ context.Context, in activities.CheckDrainsInput) (activities.CheckDrainsResult, error) {

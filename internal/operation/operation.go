@@ -29,6 +29,7 @@ const (
 // Workflow types that are no operations.
 const (
 	WorkflowUpgradeNode = "UpgradeNode" // one node of an upgrade, a child of it; its ID is <operation>/<node>
+	WorkflowStageNode   = "StageNode"   // the same node before that, with the same ID: fetches what it needs
 	WorkflowReconcile   = "Reconcile"   // takes a cluster in Alert back to Running
 )
 
@@ -113,6 +114,13 @@ type UpgradeNodeResult struct {
 	Skipped  bool     `json:"skipped,omitempty"`
 	Warnings []string `json:"warnings,omitempty"` // what its drain has left on the node, and what could not be put back
 }
+
+// StageNodeInput is one node of an upgrade for which something is fetched. Deadline is for
+// the script.
+type StageNodeInput struct{ UpgradeNodeInput }
+
+// StageNodeResult is empty.
+type StageNodeResult struct{}
 
 // ReconcileInput names the cluster to look after.
 type ReconcileInput struct {

@@ -152,10 +152,12 @@ func (o *observer) detail(op *Operation) {
 	merged := *op.Status // what the parent said is kept for the next look
 	merged.Nodes = slices.Clone(merged.Nodes)
 	for i, n := range merged.Nodes {
-		if n.Phase != operation.PhaseUpgrading || n.Attempt > 0 {
+		if n.Phase != operation.PhaseUpgrading && n.Phase != operation.PhaseStaging || n.Attempt > 0 {
 			continue // the parent knows it from the end, or has not started it
 		}
-		merged.Nodes[i].Phase = operation.PhaseChecking
+		if n.Phase == operation.PhaseUpgrading {
+			merged.Nodes[i].Phase = operation.PhaseChecking
+		}
 		if child := o.said[o.id+"/"+n.Node]; child.status != nil && len(child.status.Nodes) == 1 {
 			merged.Nodes[i] = child.status.Nodes[0]
 		}

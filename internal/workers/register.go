@@ -18,7 +18,8 @@ var registered = []struct {
 	{string(operation.KindScaleDown), workflows.ScaleDown},
 	{string(operation.KindUpgrade), workflows.Upgrade},
 	{string(operation.KindUncordon), workflows.Uncordon},
-	{"UpgradeNode", workflows.UpgradeNode},
+	{operation.WorkflowUpgradeNode, workflows.UpgradeNode},
+	{operation.WorkflowStageNode, workflows.StageNode},
 	{operation.WorkflowReconcile, workflows.Reconcile},
 }
 

@@ -31,7 +31,7 @@ func startEngine(t *testing.T) (client.Client, *embedded.Server) {
 }
 
 func TestWorkflowTypes(t *testing.T) {
-	require.Equal(t, []string{"Drain", "ScaleDown", "Upgrade", "Uncordon", "UpgradeNode", "Reconcile"}, WorkflowTypes())
+	require.Equal(t, []string{"Drain", "ScaleDown", "Upgrade", "Uncordon", "UpgradeNode", "StageNode", "Reconcile"}, WorkflowTypes())
 }
 
 // A worker without a configuration runs, refuses what it is asked for, and

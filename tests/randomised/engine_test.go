@@ -79,6 +79,7 @@ func (e *engine) environment() *testsuite.TestWorkflowEnvironment {
 	env.SetTestTimeout(time.Minute)
 	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{e}, DeadlockDetectionTimeout: time.Minute})
 	env.RegisterWorkflow(workflows.UpgradeNode)
+	env.RegisterWorkflow(workflows.StageNode)
 	env.RegisterActivity(&activities.Activities{})
 	return env
 }
@@ -118,6 +119,10 @@ func (i *inbound) Init(out interceptor.WorkflowOutboundInterceptor) error {
 // each workflow ends.
 func (i *inbound) ExecuteWorkflow(ctx workflow.Context, in *interceptor.ExecuteWorkflowInput) (any, error) {
 	e, id := i.engine, workflow.GetInfo(ctx).WorkflowExecution.ID
+	if stage, ok := in.Args[0].(operation.StageNodeInput); ok { // what goes wrong in it is the operation's own
+		e.workflowNames[id] = stage.Operation
+		return i.Next.ExecuteWorkflow(ctx, in)
+	}
 	child, isChild := in.Args[0].(operation.UpgradeNodeInput)
 	name := id
 	if child.Hop > 0 {
