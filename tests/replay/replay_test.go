@@ -68,6 +68,7 @@ var endings = map[string][]string{
 	"Upgrade":     {"done", "resumed", "canceled", operation.TypeRolledBack, operation.TypeFailed, operation.TypeRefused},
 	"Uncordon":    {"done", operation.TypeRefused},
 	"UpgradeNode": {"done", "canceled", operation.TypeFailed},
+	"StageNode":   {"done", operation.TypeScript},
 	"Reconcile":   {"done"},
 }
 

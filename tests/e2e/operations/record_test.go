@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/api/temporalproto"
@@ -27,17 +28,17 @@ func record(t *testing.T, id string) {
 
 func recordIn(t *testing.T, bed *testbed.Bed, id string) {
 	t.Helper()
-	for _, child := range save(t, bed, id, id) {
-		save(t, bed, child, id)
+	for _, child := range save(t, bed, id, "", id) {
+		save(t, bed, child.GetWorkflowId(), child.GetRunId(), id)
 	}
 }
 
-func save(t *testing.T, bed *testbed.Bed, workflowID, operation string) (children []string) {
+func save(t *testing.T, bed *testbed.Bed, workflowID, runID, operation string) (children []*commonpb.WorkflowExecution) {
 	t.Helper()
-	history := &historypb.History{Events: eventsIn(t, bed, workflowID)}
+	history := &historypb.History{Events: eventsOfRun(t, bed, workflowID, runID)}
 	for _, event := range history.Events {
 		if child := event.GetChildWorkflowExecutionStartedEventAttributes(); child != nil {
-			children = append(children, child.GetWorkflowExecution().GetWorkflowId())
+			children = append(children, child.GetWorkflowExecution())
 		}
 	}
 	body, err := temporalproto.CustomJSONMarshalOptions{Indent: " "}.Marshal(history)
@@ -58,8 +59,14 @@ func events(t *testing.T, workflowID string) []*historypb.HistoryEvent {
 
 func eventsIn(t *testing.T, bed *testbed.Bed, workflowID string) []*historypb.HistoryEvent {
 	t.Helper()
+	return eventsOfRun(t, bed, workflowID, "")
+}
+
+// eventsOfRun is the history of one run; "" = the last one.
+func eventsOfRun(t *testing.T, bed *testbed.Bed, workflowID, runID string) []*historypb.HistoryEvent {
+	t.Helper()
 	var all []*historypb.HistoryEvent
-	pages := bed.Client.GetWorkflowHistory(t.Context(), workflowID, "", false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+	pages := bed.Client.GetWorkflowHistory(t.Context(), workflowID, runID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 	for pages.HasNext() {
 		event, err := pages.Next()
 		require.NoError(t, err)
