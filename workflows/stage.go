@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"fmt"
 
 	"go.temporal.io/sdk/temporal"
@@ -29,11 +30,11 @@ func StageNode(ctx workflow.Context, in operation.StageNodeInput) (operation.Sta
 	return operation.StageNodeResult{}, typed(err)
 }
 
-// typed gives an error of the workflow itself a type: another workflow would be told the
-// name of the Go type.
+// typed returns an error as the operation is told it: its text, and the type of the
+// activity's error.
 func typed(err error) error {
-	if err == nil || kindOf(err) != "" || temporal.IsCanceledError(err) || temporal.IsTimeoutError(err) {
+	if err == nil || temporal.IsCanceledError(err) {
 		return err
 	}
-	return temporal.NewNonRetryableApplicationError(reason(err), operation.TypeScript, nil)
+	return temporal.NewNonRetryableApplicationError(reason(err), cmp.Or(kindOf(err), operation.TypeScript), nil)
 }
