@@ -66,7 +66,7 @@ lab-down: ## remove the lab, all of it
 	@go run ./tests/lab/ebblab down .
 
 .PHONY: bench
-bench: build tools ## measure Ebb against kubectl on the same cluster, ten minutes (ROWS=one,three; BENCH_JSON=file)
+bench: build tools ## measure Ebb against kubectl on the same cluster, ten minutes (ROWS=one,three; BENCH_JSON=file; ROWS=tunnel)
 	@go run ./tests/bench $(if $(ROWS),-rows $(ROWS))
 
 .PHONY: check

@@ -43,15 +43,18 @@ func main() {
 
 // run runs the rows. What was measured before a row failed is reported all the same.
 func run(ctx context.Context, selected string) (err error) {
+	dir, err := os.MkdirTemp("", "ebb-bench-")
+	if err != nil {
+		return err
+	}
+	if selected == tunnelRow { // it needs no programs
+		return errors.Join(benchTunnel(ctx, dir, os.Stdout), os.RemoveAll(dir))
+	}
 	chosen, err := selectRows(selected)
 	if err != nil {
 		return err
 	}
 	if err := findPrograms(); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "ebb-bench-")
-	if err != nil {
 		return err
 	}
 	b := &runner{dir: dir}

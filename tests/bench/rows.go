@@ -84,7 +84,7 @@ func selectRows(selected string) ([]row, error) {
 	names := strings.Split(selected, ",")
 	for _, name := range names {
 		if !slices.Contains(rowNames(), name) {
-			return nil, fmt.Errorf("there is no row %q, only %s", name, strings.Join(rowNames(), ", "))
+			return nil, fmt.Errorf("there is no row %q, only %s, and %s alone", name, strings.Join(rowNames(), ", "), tunnelRow)
 		}
 	}
 	var chosen []row
