@@ -86,16 +86,6 @@ func (p *pki) issue(file, user string, groups ...string) (nodedir.KeyPair, error
 	return pair, writeKey(pair.Key, key)
 }
 
-// IssueCertificate makes a certificate, signed by the authority of the control plane, for a
-// server on loopback and for a client of that name, and returns its files.
-func (s *Sandbox) IssueCertificate(name string) (certificateFile, keyFile string, err error) {
-	pair, err := s.plane.pki.issue("own-"+name, name)
-	return pair.Cert, pair.Key, err
-}
-
-// CAFile returns the file of the authority's certificate.
-func (s *Sandbox) CAFile() string { return s.plane.pki.ca() }
-
 // serviceAccountKey makes the key that signs service account tokens.
 func (p *pki) serviceAccountKey() (string, error) {
 	file := filepath.Join(p.dir, "sa.key")
