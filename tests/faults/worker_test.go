@@ -120,7 +120,7 @@ func (i *inbound) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteAc
 // which phase it is about.
 func eventOf(ctx context.Context, args []any) (Event, error) {
 	info := activity.GetInfo(ctx)
-	e := Event{Activity: info.ActivityType.Name, Workflow: info.WorkflowExecution.ID, ID: info.ActivityID}
+	e := Event{Activity: info.ActivityType.Name, Workflow: info.WorkflowExecution.ID, ID: info.WorkflowExecution.RunID + " " + info.ActivityID}
 	if len(args) == 0 {
 		return e, nil
 	}
