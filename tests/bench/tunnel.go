@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -245,11 +246,11 @@ func serveBytes(ctx context.Context, own *tls.Config) (string, error) {
 
 func answerBytes(c net.Conn) {
 	defer func() { _ = c.Close() }()
-	buffer := make([]byte, 64<<10)
+	buffer, one := make([]byte, 64<<10), []byte{1}
 	for {
 		n, err := c.Read(buffer)
-		if n > 0 && buffer[n-1] == 1 {
-			if _, err := c.Write(buffer[n-1 : n]); err != nil {
+		if bytes.HasSuffix(buffer[:n], one) {
+			if _, err := c.Write(one); err != nil {
 				return
 			}
 		}
